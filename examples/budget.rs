@@ -10,7 +10,7 @@ use burn::{
     prelude::*,
     tensor::{Distribution, activation::gelu},
 };
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
@@ -58,14 +58,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let plain_time = started.elapsed();
     for budget in ["80%", "60%", "40%", "20%"] {
-        match step.set_budget(budget, GraphPlanner::Auto) {
+        match step.set_budget(budget, Planner::Auto) {
             Ok(()) => println!("{budget}: {}", step.plan()),
             // Says the smallest budget that works.
             Err(error) => println!("{budget}: {error}"),
         }
     }
 
-    step.set_budget("50%", GraphPlanner::Auto)?;
+    step.set_budget("50%", Planner::Auto)?;
     let plan = step.plan();
     println!("50%: {plan}");
     let (mut losses, mut peak, mut time) = (Vec::new(), Bytes::ZERO, Duration::ZERO);

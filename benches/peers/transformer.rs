@@ -24,7 +24,7 @@ use rekindle::{
     meter::{MemoryReading, Meter},
     record::RecordError,
 };
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner};
 use rekindle_train::device::{DeviceId, open};
 use serde_json::{Value, json};
 
@@ -177,18 +177,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let operations = recorded.operations();
     let mut step = recorded.plain()?;
     let plain_peak = step.plan().plain_peak;
-    let mut plans = vec![("plain".to_owned(), None, GraphPlanner::None)];
-    plans.extend(args.segments.iter().map(|&k| {
-        (
-            format!("{k} segments"),
-            None,
-            GraphPlanner::Uniform(Some(k)),
-        )
-    }));
+    let mut plans = vec![("plain".to_owned(), None, Planner::None)];
+    plans.extend(
+        args.segments
+            .iter()
+            .map(|&k| (format!("{k} segments"), None, Planner::Segments(Some(k)))),
+    );
     let context = meter.context_bytes();
     plans.extend(args.budgets.iter().map(|&percent| {
         let budget = context + Bytes((plain_peak - context).0 / 100 * percent);
-        (format!("{percent}%"), Some(budget), GraphPlanner::Auto)
+        (format!("{percent}%"), Some(budget), Planner::Auto)
     }));
 
     let mut rows: Vec<Value> = Vec::new();

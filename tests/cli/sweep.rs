@@ -68,7 +68,7 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     assert_eq!(sweep["rows_asked"], rows.len());
     let of_kind = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).count();
     // 2, 4 and 8 of the 14 stages, and the config's 3.
-    assert_eq!((of_kind("plain"), of_kind("uniform")), (1, 4), "{sweep}");
+    assert_eq!((of_kind("plain"), of_kind("segments")), (1, 4), "{sweep}");
     assert!(of_kind("optimal") >= 2, "{sweep}");
     assert!(rows.iter().all(|row| row["outcome"] == "done"), "{sweep}");
 

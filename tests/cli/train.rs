@@ -47,7 +47,7 @@ fn training_reports_what_was_promised_and_what_was_measured() {
         "cpu",
         "--json",
     ]);
-    assert_eq!(record["planner"], "uniform");
+    assert_eq!(record["planner"], "segments");
     assert_eq!(record["device"], "cpu");
     assert_eq!(record["steps"], 3);
     assert_eq!(record["segments"].as_array().map(Vec::len), Some(4));

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use rekindle_plan::graph::{Graph, GraphRequest};
+use rekindle_plan::{Request, graph::Graph};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -45,7 +45,7 @@ pub enum Task<'a> {
     /// Measures a training step, and answers with the smallest budget that some plan fits.
     SmallestBudget(ProfileArgs),
     /// Plans a recorded step.
-    PlanGraph(GraphRequest, Cow<'a, Graph>),
+    PlanGraph(Request, Cow<'a, Graph>),
 }
 
 impl Task<'_> {

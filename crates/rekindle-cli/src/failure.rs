@@ -6,7 +6,7 @@ use std::{fmt::Display, sync::OnceLock};
 
 use miette::{Report, miette};
 use rekindle::{record::RecordError, reduce::ReduceError};
-use rekindle_plan::{Bytes, PlanError, PlannerKind};
+use rekindle_plan::{Bytes, PlanError, Planner};
 use rekindle_train::{
     RunDirError, TrainError, WeightsError,
     data::{DataError, error::Blame},
@@ -110,7 +110,7 @@ impl From<PlanError> for Failure {
                     false => own,
                 };
                 let help = match planner {
-                    PlannerKind::None => format!("{help} (`none` is the plain run)"),
+                    Planner::None => format!("{help} (`none` is the plain run)"),
                     _ => help,
                 };
                 Self::with_help(exit::NO_PLAN, &error, help)

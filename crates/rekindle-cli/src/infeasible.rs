@@ -1,6 +1,6 @@
 //! The JSON document if no plan fits.
 
-use rekindle_plan::{Bytes, PlanError, PlannerKind};
+use rekindle_plan::{Bytes, PlanError, Planner};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,8 @@ pub struct Infeasible {
     /// [`INFEASIBLE_FORMAT`].
     pub format: String,
     /// The planner that was asked.
-    pub planner: PlannerKind,
+    #[schemars(extend("enum" = Planner::NAMES))]
+    pub planner: String,
     /// Always `false`.
     pub feasible: bool,
     /// The budget.
@@ -30,7 +31,7 @@ impl Infeasible {
     /// The same as an error.
     pub fn error(&self) -> PlanError {
         PlanError::Infeasible {
-            planner: self.planner,
+            planner: self.planner.parse().unwrap_or_default(),
             budget: self.budget_bytes,
             smallest: self.smallest_budget_bytes,
             smallest_of_all: self.smallest_budget_of_all_planners_bytes,
@@ -47,7 +48,7 @@ impl Infeasible {
                 smallest_of_all,
             } => output::json(&Self {
                 format: INFEASIBLE_FORMAT.into(),
-                planner,
+                planner: planner.to_string(),
                 feasible: false,
                 budget_bytes: budget,
                 smallest_budget_bytes: smallest,

@@ -229,7 +229,7 @@ mod tests {
 
     const PLAN: &str = r#"{"format": "rekindle-plan/1", "chain": [
         {"name": "a", "output_bytes": 5, "param_bytes": 0}, {"name": "b", "output_bytes": 5, "param_bytes": 12}],
-        "planner": "uniform", "feasible": true, "budget_bytes": null, "predicted_peak_bytes": 40,
+        "planner": "segments", "feasible": true, "budget_bytes": null, "predicted_peak_bytes": 40,
         "predicted_step_s": 0.5, "segments": [[0, 0], [1, 1]],
         "schedule": ["forward 0", "forward_tracked 1", "loss", "backward 1", "forward_tracked 0", "backward 0",
         "optimize"], "operations": {"recording": "00ff", "order": [0, 1, 2]}}"#;

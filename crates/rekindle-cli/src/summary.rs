@@ -353,7 +353,7 @@ pub fn made_up_run() -> RunRecord {
         offload: None,
         exchange: None,
         optimizer_state: None,
-        planner: "uniform".into(),
+        planner: "segments".into(),
         segments: None,
         recomputes: true,
         stages: Vec::new(),

@@ -11,9 +11,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use graph_support::graphs::{Sequence, residual, transformer};
-use rekindle_plan::graph::{GraphPlanner, GraphRequest, Program, plan_graph, simulate};
+use rekindle_plan::graph::{Program, plan_graph, simulate};
 use rekindle_plan::{
-    Bytes, Chain, LossCost, OptimizerCost, PlanRequest, PlannerKind, Seconds, Stage, plan, planner,
+    Bytes, Chain, LossCost, OptimizerCost, Planner, Request, Seconds, Stage, plan, planner,
 };
 
 #[path = "../tests/graph_support/mod.rs"]
@@ -76,10 +76,10 @@ fn main() {
     }
     for (stages, kinds) in sizes {
         let chain = chain(stages, kinds);
-        let request = PlanRequest {
-            planner: PlannerKind::Optimal,
+        let request = Request {
+            planner: Planner::Optimal,
             budget: Some(half_of_plain(&chain)),
-            ..PlanRequest::default()
+            ..Request::default()
         };
         let name = format!("chain of {stages}, {kinds} kinds: optimal");
         time(&name, || plan(&chain, &request).unwrap());
@@ -87,10 +87,10 @@ fn main() {
     let residual = |layers| residual(&mut Sequence(3), layers, 8);
     for graph in [residual(4), residual(40), residual(400), transformer(48).0] {
         let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
-        for planner in [GraphPlanner::Optimal, GraphPlanner::Auto] {
-            let request = GraphRequest {
+        for planner in [Planner::Optimal, Planner::Auto] {
+            let request = Request {
                 planner,
-                ..GraphRequest::within(Bytes(recorded.peak.0 / 2))
+                ..Request::within(Bytes(recorded.peak.0 / 2))
             };
             let name = format!("graph of {}: {planner:?}", graph.operations.len());
             time(&name, || plan_graph(&graph, &request).unwrap());

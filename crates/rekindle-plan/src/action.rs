@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `forward i` | a_i or X_i | a_{i+1}; a stand-alone a_i is dropped (never a_0) |
 //! | `forward_keep i` | a_i or X_i | a_i and a_{i+1} |
-//! | `forward_tracked i [alt=k]` | a_i or X_i | a_i and X_{i+1}; not after `backward i` |
+//! | `forward_tracked i` | a_i or X_i | a_i and X_{i+1}; not after `backward i` |
 //! | `loss` | a_L or X_L | y_L; a stand-alone a_L is dropped |
 //! | `backward i` | y_{i+1}, X_{i+1}, a_i or X_i | y_i and the stage's parameter gradients; y_{i+1}, X_{i+1} and a stand-alone a_i are freed (never a_0) |
 //! | `optimize` | all parameter gradients | none of them |
@@ -37,9 +37,9 @@ impl fmt::Display for StageId {
 /// ```
 /// use rekindle_plan::{Action, StageId};
 ///
-/// let action: Action = "forward_tracked 3 alt=1".parse()?;
-/// assert_eq!(action, Action::ForwardTracked { stage: StageId(3), alternative: 1 });
-/// assert_eq!(action.to_string(), "forward_tracked 3 alt=1");
+/// let action: Action = "forward_tracked 3".parse()?;
+/// assert_eq!(action, Action::ForwardTracked(StageId(3)));
+/// assert_eq!(action.to_string(), "forward_tracked 3");
 /// # Ok::<(), rekindle_plan::ActionParseError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,12 +49,7 @@ pub enum Action {
     /// "Run stage i without recording, and keep its input: it is a boundary."
     ForwardKeep(StageId),
     /// "Run stage i and record the graph that its backward pass needs."
-    ForwardTracked {
-        /// The stage that runs.
-        stage: StageId,
-        /// The way it is recorded: 0 is the stage's default, k >= 1 is `alternatives[k - 1]` of the chain's stage.
-        alternative: usize,
-    },
+    ForwardTracked(StageId),
     /// "Compute the loss and the gradient of the last output."
     Loss,
     /// "Run the backward pass of stage i."
@@ -64,20 +59,12 @@ pub enum Action {
 }
 
 impl Action {
-    /// A tracked forward of a stage by the default alternative.
-    pub fn tracked(stage: usize) -> Action {
-        Action::ForwardTracked {
-            stage: StageId(stage),
-            alternative: 0,
-        }
-    }
-
     /// The action's stage; `None` for the loss and the optimizer.
     pub fn stage(self) -> Option<StageId> {
         match self {
             Action::Forward(stage)
             | Action::ForwardKeep(stage)
-            | Action::ForwardTracked { stage, .. }
+            | Action::ForwardTracked(stage)
             | Action::Backward(stage) => Some(stage),
             Action::Loss | Action::Optimize => None,
         }
@@ -89,13 +76,7 @@ impl fmt::Display for Action {
         match self {
             Action::Forward(stage) => write!(f, "forward {stage}"),
             Action::ForwardKeep(stage) => write!(f, "forward_keep {stage}"),
-            Action::ForwardTracked {
-                stage,
-                alternative: 0,
-            } => write!(f, "forward_tracked {stage}"),
-            Action::ForwardTracked { stage, alternative } => {
-                write!(f, "forward_tracked {stage} alt={alternative}")
-            }
+            Action::ForwardTracked(stage) => write!(f, "forward_tracked {stage}"),
             Action::Loss => f.write_str("loss"),
             Action::Backward(stage) => write!(f, "backward {stage}"),
             Action::Optimize => f.write_str("optimize"),
@@ -106,7 +87,7 @@ impl fmt::Display for Action {
 /// A text that is not an action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not an action: expected `forward I`, `forward_keep I`, `forward_tracked I [alt=K]`, `loss`, `backward I` or `optimize`"
+    "{text:?} is not an action: expected `forward I`, `forward_keep I`, `forward_tracked I`, `loss`, `backward I` or `optimize`"
 )]
 pub struct ActionParseError {
     /// The text as it was given.
@@ -134,14 +115,7 @@ impl FromStr for Action {
         match (name, rest.as_slice()) {
             ("forward", [stage]) => Ok(Action::Forward(StageId(number(stage)?))),
             ("forward_keep", [stage]) => Ok(Action::ForwardKeep(StageId(number(stage)?))),
-            ("forward_tracked", [stage]) => Ok(Action::tracked(number(stage)?)),
-            ("forward_tracked", [stage, alternative]) => {
-                let alternative = number(alternative.strip_prefix("alt=").ok_or_else(error)?)?;
-                Ok(Action::ForwardTracked {
-                    stage: StageId(number(stage)?),
-                    alternative,
-                })
-            }
+            ("forward_tracked", [stage]) => Ok(Action::ForwardTracked(StageId(number(stage)?))),
             ("loss", []) => Ok(Action::Loss),
             ("backward", [stage]) => Ok(Action::Backward(StageId(number(stage)?))),
             ("optimize", []) => Ok(Action::Optimize),
@@ -175,7 +149,6 @@ mod tests {
             "forward 3",
             "forward_keep 0",
             "forward_tracked 3",
-            "forward_tracked 3 alt=1",
             "loss",
             "backward 3",
             "optimize",

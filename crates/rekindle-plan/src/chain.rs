@@ -11,5 +11,5 @@ mod costs;
 mod file;
 mod validate;
 
-pub use costs::{Alternative, Chain, LossCost, OptimizerCost, Stage, Tracked};
+pub use costs::{Chain, LossCost, OptimizerCost, Stage};
 pub use validate::{ChainError, FORMAT, Place};

@@ -16,7 +16,7 @@
 //! | `step.rs` | [`Graph`]: recorded operations on tensors |
 //! | `program.rs` | [`Program`]: a valid list of operations, and the tensors freed at each step |
 //! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
-//! | `request.rs`, `plan.rs` | [`plan_graph`]: from a graph and a [`GraphRequest`] to a [`GraphPlan`]; [`smallest_program`] |
+//! | `plan.rs` | [`plan_graph`]: from a graph and a [`Request`](crate::Request) to a [`GraphPlan`]; [`smallest_program`] |
 //! | `borders.rs` | [`borders()`]: where a forward pass can be cut |
 //! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, and schedules of the chain as programs |
 //! | `walk.rs` | one walk under a budget: which tensors are evicted and recomputed |
@@ -24,7 +24,7 @@
 //! | `exact.rs` | small graphs: the optimum |
 //! | `smallest.rs` | the program with the smallest peak |
 //! | `spans.rs` | a program in terms of stages |
-//! | `updates.rs`, `levers.rs` | parameter updates inside the backward pass: when each may run, and the effect on the peak |
+//! | `updates.rs` | parameter updates inside the backward pass: when each may run |
 //! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks while a program runs, and the time added by that |
 //! | `link.rs` | [`Link`]: offloading to host memory, and its cost |
 //! | `validate.rs`, `error.rs` | the rules of a graph; errors of planning |
@@ -32,9 +32,8 @@
 //!
 //! # Example
 //! ```
-//! use rekindle_plan::graph::{GraphPlanner, GraphRequest, Operation, OperationId, Tensor, TensorId};
-//! use rekindle_plan::graph::{Graph, plan_graph};
-//! use rekindle_plan::{Bytes, Seconds};
+//! use rekindle_plan::graph::{Graph, Operation, Tensor, TensorId, plan_graph};
+//! use rekindle_plan::{Bytes, Request, Seconds};
 //!
 //! // Three layers, and a backward that reads their inputs: 0 is given, 1 to 3 are activations, 4 to 6 gradients.
 //! let tensor = |id| Tensor { bytes: Bytes(100), given: id == 0, output: id == 6, ..Tensor::default() };
@@ -57,7 +56,7 @@
 //!     ],
 //!     fixed_bytes: Bytes(0),
 //! };
-//! let plan = plan_graph(&graph, &GraphRequest::within(Bytes(300)))?;
+//! let plan = plan_graph(&graph, &Request::within(Bytes(300)))?;
 //! assert_eq!(plan.simulated.peak, Bytes(300));
 //! // The first layer runs twice.
 //! assert_eq!(plan.simulated.time, Seconds(7.0));
@@ -71,11 +70,9 @@ mod exchange;
 mod found;
 mod index;
 mod ladder;
-mod levers;
 mod link;
 mod plan;
 mod program;
-mod request;
 mod search;
 mod simulator;
 mod smallest;
@@ -90,11 +87,9 @@ mod walk;
 pub use borders::{Border, borders};
 pub use error::GraphPlanError;
 pub use exchange::{ExchangeCost, Exchanged, HandOver, Ring, TakeMean, Timetable};
-pub use levers::Levers;
 pub use link::{Link, OnDevice, Rate};
 pub use plan::{GraphPlan, plan_graph, smallest_program};
 pub use program::{Program, ProgramError};
-pub use request::{GraphPlanner, GraphRequest};
 pub use simulator::{Moment, Simulated, simulate, simulate_watched};
 pub use spans::{Span, SpanPass, held};
 pub use stages::{Crossing, Stages};

@@ -143,9 +143,7 @@ impl Holdings {
                 self.activation[i + 1] = true;
                 false
             }
-            Action::ForwardTracked {
-                stage: StageId(i), ..
-            } => {
+            Action::ForwardTracked(StageId(i)) => {
                 self.reads_activation(i)?;
                 if self.graph[i + 1] {
                     return Err(Rule::GraphAlreadyHeld { graph: i + 1 });

@@ -13,7 +13,8 @@
 //! | [`schedule`] | [`Schedule`]: a valid list of actions |
 //! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes |
 //! | [`planner`] | the planners, one file each |
-//! | [`plan`](mod@plan) | [`PlanRequest`], [`Plan`] |
+//! | `request` | [`Request`] and [`Planner`]: what to plan for |
+//! | [`plan`](mod@plan) | [`Plan`] |
 //! | `planning` | [`plan()`]: from a chain and a request to a plan; [`frontier()`]: the memory/time frontier |
 //! | [`graph`] | planning for any training step, given as operations on tensors |
 //!
@@ -48,20 +49,22 @@ mod holdings;
 pub mod plan;
 pub mod planner;
 mod planning;
+mod request;
 pub mod schedule;
 pub mod seconds;
 pub mod simulator;
 
 pub use action::{Action, ActionParseError, StageId};
 pub use bytes::Bytes;
-pub use chain::{Alternative, Chain, ChainError, LossCost, OptimizerCost, Stage};
+pub use chain::{Chain, ChainError, LossCost, OptimizerCost, Stage};
 pub use graph::{
-    Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Operation, OperationId, Program,
-    ProgramError, Simulated, Tensor, TensorId, plan_graph, smallest_program,
+    Graph, GraphPlan, GraphPlanError, Operation, OperationId, Program, ProgramError, Simulated,
+    Tensor, TensorId, plan_graph, smallest_program,
 };
-pub use plan::{Plan, PlanRequest, keep_useful};
-pub use planner::{PlanError, PlanSource, PlannerKind, PlannerParseError, Slots, smallest_peak};
+pub use plan::{Plan, keep_useful};
+pub use planner::{PlanError, PlanSource, Slots, smallest_peak};
 pub use planning::{frontier, plan};
+pub use request::{Planner, PlannerParseError, Request};
 pub use schedule::{Rule, Schedule, ScheduleError};
 pub use seconds::Seconds;
 pub use simulator::{Parts, Simulation, Violation, simulate};

@@ -1,59 +1,18 @@
-//! Requests to the planners, and their results.
-
-use serde::{Deserialize, Serialize};
+//! Plans of chains, and their comparison.
 
 use crate::bytes::Bytes;
 use crate::chain::Chain;
-use crate::planner::{PlanError, PlanSource, PlannerKind};
+use crate::planner::{PlanError, PlanSource};
+use crate::request::Planner;
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
 use crate::simulator::simulate;
 
-/// What to plan for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlanRequest {
-    /// Which planner.
-    pub planner: PlannerKind,
-    /// The most bytes at any moment, everything counted; `None` for no limit.
-    pub budget: Option<Bytes>,
-    /// The number of segments, for `uniform` and `segments`; `None` leaves it to the planner.
-    pub segments: Option<usize>,
-    /// Into how many slots `optimal` cuts the memory in which nothing is recomputed, to tell plans apart; fewer where
-    /// the table might pass 2 GB (from about 700 stages on, at the default), more where they cost nothing.
-    pub slots: usize,
-}
-
-impl PlanRequest {
-    /// The default number of slots.
-    pub const SLOTS: usize = 500;
-    /// The largest number of slots.
-    pub const MOST_SLOTS: usize = 1_000_000;
-
-    /// The fastest schedule within a budget.
-    pub fn within(budget: Bytes) -> PlanRequest {
-        PlanRequest {
-            budget: Some(budget),
-            ..PlanRequest::default()
-        }
-    }
-}
-
-impl Default for PlanRequest {
-    fn default() -> PlanRequest {
-        PlanRequest {
-            planner: PlannerKind::Auto,
-            budget: None,
-            segments: None,
-            slots: PlanRequest::SLOTS,
-        }
-    }
-}
-
 /// A schedule with its predicted cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The requested planner; for `auto`, the planner that was chosen.
-    pub planner: PlannerKind,
+    /// The planner that found it: for `auto`, `none` or `optimal`.
+    pub planner: Planner,
     /// The schedule.
     pub schedule: Schedule,
     /// Its simulated peak, everything counted.
@@ -68,7 +27,7 @@ impl Plan {
     /// A schedule of a chain with its simulated cost.
     pub(crate) fn new(
         chain: &Chain,
-        planner: PlannerKind,
+        planner: Planner,
         schedule: Schedule,
         source: PlanSource,
     ) -> Result<Plan, PlanError> {

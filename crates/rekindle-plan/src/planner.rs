@@ -4,54 +4,56 @@
 //!
 //! | planner | what | file |
 //! |---|---|---|
-//! | `none` | keep everything | `none.rs` |
-//! | `uniform` | segments of equal length | `uniform.rs` |
-//! | `sqrt` | about sqrt(n) segments, cut by bytes | `sqrt.rs` |
-//! | `segments` | the best single-level cut | `segments.rs` |
-//! | `revolve` | binomial schedules for equal stages | `revolve.rs` |
+//! | `none`, `segments` | keep everything; segments of equal length | `uniform.rs` |
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
-//! `family.rs` compares the schedules of planners that try several numbers (of segments or snapshots). `cuts.rs` finds
-//! the best single-level cut within a budget, `single_levels.rs` those for all budgets. `terms.rs` has the symbols that
-//! the recurrences share, `windows.rs` finds equal windows; `single_level.rs` and `persistent.rs` turn cuts and trees
-//! into actions; `smallest_peak.rs` is the lower bound.
+//! `cuts.rs` finds the best single-level cut within a budget, `single_levels.rs` those for all budgets. `terms.rs` has
+//! the symbols that the recurrences share, `windows.rs` finds equal windows; `single_level.rs` and `persistent.rs` turn
+//! cuts and trees into actions; `smallest_peak.rs` is the lower bound.
 //!
 //! # Long chains
-//! `optimal` and [`smallest_peak()`] examine all windows of stages and accept up to 2,000 stages; for longer chains,
-//! `auto` uses `segments`. The others accept up to 20,000 stages; `none`, and `uniform` with a number of segments,
-//! accept any number.
+//! `optimal` examines all windows of chains of up to 2,000 stages; of longer ones it finds the best single-level cut.
+//! It and `segments` without a number accept up to 20,000 stages; `none`, and `segments` with a number, accept any
+//! number.
 
 mod cuts;
 mod error;
-mod family;
-mod kind;
-mod length;
-mod none;
 mod optimal;
 mod persistent;
-mod revolve;
-mod segments;
 mod single_level;
 mod single_levels;
 mod smallest_peak;
 mod source;
-mod sqrt;
 mod terms;
 mod uniform;
 mod windows;
 
 pub use error::PlanError;
-pub use kind::{PlannerKind, PlannerParseError};
-pub use none::none;
-pub use revolve::revolve;
-pub use segments::segments;
-pub(crate) use segments::smallest_segments_peak;
 pub use single_level::single_level;
 pub use smallest_peak::smallest_peak;
 pub use source::{PlanSource, Slots};
-pub use uniform::uniform;
+pub use uniform::{none, uniform};
 
-pub(crate) use family::Family;
-pub(crate) use length::{MOST_STAGES, MOST_STAGES_OF_WINDOWS};
 pub(crate) use optimal::Optimal;
 pub(crate) use single_levels::SingleLevels;
+pub(crate) use uniform::EqualSegments;
+
+use crate::request::Planner;
+
+/// The longest chain that is searched: O(stages) schedules of O(stages) actions take some seconds.
+pub(crate) const MOST_STAGES: usize = 20_000;
+
+/// The longest chain of which all windows are examined; there are stages^2 / 2 of them.
+pub(crate) const MOST_STAGES_OF_WINDOWS: usize = 2_000;
+
+/// Fails for a chain that is too long to be searched.
+fn check_length(planner: Planner, stages: usize) -> Result<(), PlanError> {
+    if stages > MOST_STAGES {
+        return Err(PlanError::TooManyStages {
+            planner,
+            stages,
+            most: MOST_STAGES,
+        });
+    }
+    Ok(())
+}

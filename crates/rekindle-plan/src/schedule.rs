@@ -11,8 +11,7 @@ pub use crate::holdings::Rule;
 ///
 /// Valid means that every action finds what it reads, that the loss runs once, that the backward of every stage runs
 /// once, from the last stage to the first, that every stage is recorded once, before its backward, and that the optimizer,
-/// if it is there, runs once and last. Whether the alternatives that it names exist is checked against a chain, by
-/// [`simulate`](crate::simulate).
+/// if it is there, runs once and last.
 ///
 /// serde writes the list of actions; reading one back needs the number of stages, so goes through [`Schedule::new`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -102,7 +101,7 @@ impl Schedule {
         for action in self.actions() {
             if let Action::Forward(stage)
             | Action::ForwardKeep(stage)
-            | Action::ForwardTracked { stage, .. } = action
+            | Action::ForwardTracked(stage) = action
             {
                 counts[stage.0] += 1;
             }
@@ -132,7 +131,7 @@ impl Schedule {
                     }
                     forwarded += 1;
                 }
-                Action::ForwardTracked { stage, .. } => match segments.last_mut() {
+                Action::ForwardTracked(stage) => match segments.last_mut() {
                     Some((_, last)) if extending => {
                         if stage.0 != last.0 + 1 {
                             return None;

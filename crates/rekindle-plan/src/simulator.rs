@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::action::{Action, StageId};
 use crate::bytes::Bytes;
-use crate::chain::{Chain, Tracked};
+use crate::chain::Chain;
 use crate::holdings::Holdings;
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
@@ -81,58 +81,12 @@ pub enum Violation {
         /// Stages of the chain.
         chain: usize,
     },
-    /// The schedule uses an alternative that the chain's stage does not have.
-    #[error(
-        "action {index} (`{action}`): stage {stage} has no alternative {alternative}, the largest is {alternatives}"
-    )]
-    NoSuchAlternative {
-        /// The index of the action in the list, from 0.
-        index: usize,
-        /// The action.
-        action: Action,
-        /// The stage.
-        stage: StageId,
-        /// The alternative that the action uses.
-        alternative: usize,
-        /// The number of the stage's alternatives; alternative 0 is the default.
-        alternatives: usize,
-    },
-}
-
-/// The costs of the alternative used by the tracked forward at `index` in a schedule.
-fn recorded_way(
-    chain: &Chain,
-    index: usize,
-    stage: StageId,
-    alternative: usize,
-) -> Result<Tracked, Violation> {
-    let ways = &chain.stages[stage.0];
-    ways.tracked(alternative)
-        .ok_or(Violation::NoSuchAlternative {
-            index,
-            action: Action::ForwardTracked { stage, alternative },
-            stage,
-            alternative,
-            alternatives: ways.alternatives.len(),
-        })
-}
-
-/// The state of a stage while a schedule runs.
-#[derive(Clone, Copy, Default)]
-struct Passed {
-    /// X_{i+1} and the backward's temporary bytes, as the stage was recorded.
-    saved: Bytes,
-    backward_temp: Bytes,
-    /// Time of the recording forward and of the backward.
-    recorded: Seconds,
-    /// How often it ran forward without recording.
-    untracked: u32,
 }
 
 /// Runs a schedule on a chain. Costs O(actions + stages).
 ///
 /// # Errors
-/// The chain has another number of stages, or a stage lacks an alternative that the schedule names.
+/// The chain has another number of stages.
 pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violation> {
     let stages = chain.stages.len();
     if schedule.stages() != stages {
@@ -142,7 +96,6 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
         });
     }
     let mut holdings = Holdings::new(stages);
-    let mut passed = vec![Passed::default(); stages];
     let mut held = Parts {
         fixed: chain.fixed_bytes + chain.optimizer.state_bytes,
         input: chain.input_bytes,
@@ -166,22 +119,15 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
                 during.activations += stage.output_bytes;
                 held = during;
                 during.temporary = stage.forward_temp_bytes;
-                passed[i].untracked += 1;
                 if effect.freed_input {
                     held.activations -= chain.activation_bytes(i);
                 }
             }
-            Action::ForwardTracked {
-                stage: StageId(i),
-                alternative,
-            } => {
-                let way = recorded_way(chain, index, StageId(i), alternative)?;
-                during.graphs += way.saved_bytes;
+            Action::ForwardTracked(StageId(i)) => {
+                let stage = &chain.stages[i];
+                during.graphs += stage.saved_bytes;
                 held = during;
-                during.temporary = way.tracked_temp_bytes;
-                passed[i].saved = way.saved_bytes;
-                passed[i].backward_temp = way.backward_temp_bytes;
-                passed[i].recorded = way.forward_s + way.backward_s;
+                during.temporary = stage.tracked_temp_bytes;
             }
             Action::Loss => {
                 let mut forward = during;
@@ -198,12 +144,13 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
                 }
             }
             Action::Backward(StageId(i)) => {
+                let stage = &chain.stages[i];
                 during.gradients += chain.gradient_bytes(i);
-                during.parameter_gradients += chain.stages[i].grad_bytes;
+                during.parameter_gradients += stage.grad_bytes;
                 held = during;
-                during.temporary = passed[i].backward_temp;
+                during.temporary = stage.backward_temp_bytes;
                 held.gradients -= chain.gradient_bytes(i + 1);
-                held.graphs -= passed[i].saved;
+                held.graphs -= stage.saved_bytes;
                 if effect.freed_input {
                     held.activations -= chain.activation_bytes(i);
                 }
@@ -221,8 +168,10 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
             run.at_peak = during;
         }
     }
-    for (stage, passed) in chain.stages.iter().zip(&passed) {
-        run.time += passed.recorded + stage.forward_s * f64::from(passed.untracked);
+    for (stage, forwards) in chain.stages.iter().zip(&run.forward_counts) {
+        // One of them is tracked.
+        let recomputed = (forwards - 1) as f64;
+        run.time += stage.forward_s + stage.backward_s + stage.forward_s * recomputed;
     }
     Ok(run)
 }

@@ -18,10 +18,7 @@ use rekindle::{
     seed::StepSeed,
     sequential::Sequential,
 };
-use rekindle_plan::{
-    Bytes, Chain,
-    graph::{GraphPlanner, Span},
-};
+use rekindle_plan::{Bytes, Chain, Planner, graph::Span};
 
 /// A batch, or a part of one, as input of a step; last is the scale of its loss, if any.
 pub(super) type StepBatch = (Value, TargetTensor, Option<Tensor<1>>);
@@ -151,7 +148,7 @@ impl Engine {
     /// Switches to the plan without recomputing.
     pub(super) fn recompute_nothing(&mut self) -> Result<(), RecordError> {
         let mut step = self.step.borrow_mut();
-        step.plan_again(None, GraphPlanner::None)
+        step.plan_again(None, Planner::None)
     }
 
     /// Makes room in the pools for bytes that the caller allocates.

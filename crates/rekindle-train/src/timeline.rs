@@ -264,7 +264,7 @@ mod tests {
             spans,
             forwards: vec![2],
             beside_buffers: Bytes(BESIDE),
-            levers: None,
+            update: rekindle::record::Update::After,
             schedule: None,
             operations: Vec::new(),
             offloaded: Vec::new(),

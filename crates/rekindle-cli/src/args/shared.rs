@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use rekindle::{Dtype, meter::Count, size::Size};
-use rekindle_plan::PlannerKind;
+use rekindle_plan::Planner;
 use rekindle_train::{
     loss_scale::LossScale, optimizer_state::StateChoice, settings::LossChunks, update::UpdateChoice,
 };
@@ -81,10 +81,10 @@ pub struct ScheduleArgs {
     /// Use the fastest schedule with a peak memory of at most SIZE (512MiB, 2GB, 80%)
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
-    /// Planner: auto (the default: schedules single operations, shown as `graph`), none, uniform, sqrt, segments, revolve or
-    /// optimal
+    /// Planner: auto (the default: schedules single operations, shown as `graph`), none, segments (of equal length) or
+    /// optimal (over layers)
     #[arg(long, value_name = "NAME")]
-    pub planner: Option<PlannerKind>,
+    pub planner: Option<Planner>,
 }
 
 /// The link that steps of several ranks are predicted on.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use rekindle::size::Size;
-use rekindle_plan::PlannerKind;
+use rekindle_plan::Planner;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -158,14 +158,14 @@ pub struct VerifyArgs {
         help_heading = "Schedule"
     )]
     pub budgets: Vec<Size>,
-    /// Planner for the budgets: auto (the default), sqrt, segments, revolve or optimal
+    /// Planner for the budgets: auto (the default), segments or optimal
     #[arg(
         long,
         value_name = "NAME",
         requires = "budgets",
         help_heading = "Schedule"
     )]
-    pub planner: Option<PlannerKind>,
+    pub planner: Option<Planner>,
     /// A plan to check, written by `rekindle plan -o`
     #[arg(long, value_name = "FILE", help_heading = "Schedule")]
     pub plan: Option<PathBuf>,

@@ -1,6 +1,6 @@
 //! `rekindle estimate`: the layers of a model, its memory by kind, and whether it fits, from shapes.
 
-use rekindle_plan::{PlanError, PlanRequest};
+use rekindle_plan::{PlanError, Request};
 use rekindle_train::{
     device::DeviceInfo,
     fit::Limit,
@@ -75,7 +75,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
 }
 
 /// What to plan, if anything.
-fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<PlanRequest>, Failure> {
+fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<Request>, Failure> {
     if run.segments.is_none() && run.budget.is_none() && run.planner.is_none() {
         return Ok(None);
     }
@@ -83,7 +83,7 @@ fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<PlanRequest>, Fa
         Some(size) => Some(size.of(device.available_bytes()).map_err(Failure::usage)?),
         None => None,
     };
-    Ok(Some(train::plan_request(run, budget)))
+    train::plan_request(run, budget).map(Some)
 }
 
 /// The plan named in the config, if no other schedule is given on the command line.

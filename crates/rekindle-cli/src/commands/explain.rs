@@ -35,16 +35,6 @@ pub(super) fn explain(plan: &Planned, text: &mut String) {
         text,
         parts.into_iter().filter(|(_, bytes)| !bytes.is_zero()),
     );
-    if let Some(levers) = plan.levers {
-        let _ = writeln!(text, "\nPeak of the step with each technique:");
-        let peaks = [
-            ("none", levers.neither),
-            ("recomputing alone", levers.recomputing),
-            ("update in backward alone", levers.updating),
-            ("both", levers.both),
-        ];
-        pairs(text, peaks);
-    }
     if let Some(offload) = &plan.offload {
         host_memory(plan, offload, text);
     }
@@ -84,17 +74,6 @@ pub(super) fn explain(plan: &Planned, text: &mut String) {
         .map(|(times, stages)| format!("{} {times}x", several(*stages, "stage")))
         .collect();
     let _ = writeln!(text, "\nForwards: {}.", times.join(", "));
-    let balanced = actions
-        .iter()
-        .filter(|action| matches!(action, Action::ForwardTracked { alternative, .. } if *alternative > 0))
-        .count();
-    if balanced > 0 {
-        let _ = writeln!(
-            text,
-            "With burn's balanced strategy, which keeps less: {}.",
-            several(balanced, "stage")
-        );
-    }
 }
 
 /// Writes what is offloaded, and the plan without offloading.

@@ -7,7 +7,7 @@
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 use rekindle::{record::Update, size::Size};
-use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     fit::{ScheduleKind, largest},
@@ -286,9 +286,9 @@ impl Search<'_> {
             return Ok(None);
         };
         let plain = self.subject.counted(answer.size, answer.update)?;
-        let plain = plain.plan(&PlanRequest {
-            planner: PlannerKind::None,
-            ..PlanRequest::default()
+        let plain = plain.plan(&Request {
+            planner: Planner::None,
+            ..Request::default()
         })?;
         if plain.peak > MEASURED_BYTES {
             return Ok(Some(format!(

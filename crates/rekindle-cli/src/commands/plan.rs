@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
-use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind, Seconds};
+use rekindle_plan::{Bytes, PlanError, Planner, Request, Seconds};
 use rekindle_train::{
     device::DeviceInfo,
     ranks::Ranks,
@@ -32,7 +32,8 @@ pub const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
 pub struct Frontier {
     format: &'static str,
     /// The planner.
-    planner: PlannerKind,
+    #[schemars(extend("enum" = Planner::NAMES))]
+    planner: String,
     /// The peak without recomputing.
     plain_peak_bytes: Bytes,
     /// The step time without recomputing.
@@ -104,9 +105,9 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
         schedule,
     } = ranks::settled(ranks, asked(args, ranks))?;
     let count = config.count(args.measure.count);
-    let all = PlanRequest {
-        planner: train::planner(args.schedule.planner, None),
-        ..PlanRequest::default()
+    let all = Request {
+        planner: args.schedule.planner.unwrap_or_default(),
+        ..Request::default()
     };
     profile::measured(
         &args.measure,
@@ -140,11 +141,10 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
 
 /// Plans for a measured step from a file. The budget is used as it is, without a reserve.
 fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
-    let request = PlanRequest {
-        planner: train::planner(args.schedule.planner, args.schedule.segments),
+    let request = Request {
+        planner: Planner::asked(args.schedule.planner, args.schedule.segments)?,
         budget: budget(args)?,
-        segments: args.schedule.segments,
-        ..PlanRequest::default()
+        ..Request::default()
     };
     let text = input::text(path)?;
     let step = MeasuredStep::from_json(&text)
@@ -251,12 +251,7 @@ fn shape(plan: &Planned) -> String {
             several(stages, "stage"),
             several(again, "stage"),
         ),
-        (Some(_), _) => match plan.balanced() {
-            0 => format!("{} kept, nothing recomputed", several(stages, "stage")),
-            balanced => {
-                format!("{balanced} of {stages} stages run operations again in their backward pass")
-            }
-        },
+        (Some(_), _) => format!("{} kept, nothing recomputed", several(stages, "stage")),
         (None, Some((repeated, operations))) => format!(
             "{} of {} operations recomputed, in {again} of {stages} stages",
             thousands(repeated as u64),
@@ -268,7 +263,7 @@ fn shape(plan: &Planned) -> String {
     }
 }
 
-fn frontier_of(args: &PlanArgs, planner: PlannerKind, points: &[(Bytes, Planned)]) -> Outcome {
+fn frontier_of(args: &PlanArgs, planner: Planner, points: &[(Bytes, Planned)]) -> Outcome {
     let (plain_peak, plain_step) = points
         .first()
         .map(|(_, plan)| (plan.plain_peak, plan.plain_step))
@@ -283,7 +278,7 @@ fn frontier_of(args: &PlanArgs, planner: PlannerKind, points: &[(Bytes, Planned)
         });
         return output::json(&Frontier {
             format: FRONTIER_FORMAT,
-            planner,
+            planner: planner.to_string(),
             plain_peak_bytes: plain_peak,
             plain_step_s: plain_step,
             points: points.collect(),

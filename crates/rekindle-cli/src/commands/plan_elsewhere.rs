@@ -6,10 +6,8 @@
 use std::borrow::Cow;
 
 use rekindle_plan::{
-    Action, Schedule,
-    graph::{
-        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Link, OperationId, TensorId,
-    },
+    Action, Planner, Request, Schedule,
+    graph::{Graph, GraphPlan, GraphPlanError, Link, OperationId, TensorId},
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +30,7 @@ enum Answer {
 /// A plan without its costs.
 #[derive(Serialize, Deserialize)]
 struct Found {
-    planner: GraphPlanner,
+    planner: Planner,
     /// The actions on stages, if the plan is one of stages.
     actions: Option<Vec<Action>>,
     operations: Vec<OperationId>,
@@ -66,7 +64,7 @@ impl Found {
 }
 
 /// Plans a recorded step, and answers.
-pub fn answer(request: &GraphRequest, graph: &Graph) -> Outcome {
+pub fn answer(request: &Request, graph: &Graph) -> Outcome {
     let answer = match rekindle_plan::graph::plan_graph(graph, request) {
         Ok(plan) => Answer::Plan(Found::of(plan)),
         Err(GraphPlanError::Infeasible { leanest, .. }) => Answer::Infeasible(Found::of(*leanest)),
@@ -78,7 +76,7 @@ pub fn answer(request: &GraphRequest, graph: &Graph) -> Outcome {
 /// Plans in another process of this program; `None` if it gives no answer, for any reason.
 pub fn plan_elsewhere(
     graph: &Graph,
-    request: &GraphRequest,
+    request: &Request,
 ) -> Option<Result<GraphPlan, GraphPlanError>> {
     let (budget, link) = (request.budget?, request.link.as_ref());
     let task = Task::PlanGraph(*request, Cow::Borrowed(graph));

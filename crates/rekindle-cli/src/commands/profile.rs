@@ -1,6 +1,6 @@
 //! `rekindle profile`: the measured chain.
 
-use rekindle_plan::{Bytes, Chain, PlanRequest, graph::Link};
+use rekindle_plan::{Bytes, Chain, Request, graph::Link};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{self, Job, ScheduleRequest, Subject},
@@ -18,7 +18,7 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let plain = PlanRequest::default();
+    let plain = Request::default();
     let step = of_config(args, plain, |job, subject| Ok(subject.measured_step(job)))?;
     let text = step.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
@@ -34,7 +34,7 @@ pub fn run(args: &ProfileArgs) -> Outcome {
 /// Measures, and writes the smallest feasible budget. The memory of measuring counts too, so it is kept as small as
 /// possible.
 pub fn smallest_budget(args: &ProfileArgs) -> Outcome {
-    let least = PlanRequest::within(Bytes::ZERO);
+    let least = Request::within(Bytes::ZERO);
     output::json(&of_config(args, least, |job, mut subject| {
         Ok(subject.smallest_budget(job)?)
     })?)
@@ -42,7 +42,7 @@ pub fn smallest_budget(args: &ProfileArgs) -> Outcome {
 
 fn of_config<T>(
     args: &ProfileArgs,
-    request: PlanRequest,
+    request: Request,
     then: impl FnOnce(&Job<'_>, Subject) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
@@ -69,7 +69,7 @@ pub fn measured<T>(
     then: impl FnOnce(&Job<'_>, Subject) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let data = config.open_data()?;
-    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job {
         eval: data.eval.as_deref(),
         planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere),

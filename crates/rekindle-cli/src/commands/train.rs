@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rekindle::size::Size;
-use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     RunDirError,
     data::Split,
@@ -302,24 +302,15 @@ pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequ
         Some(size) => Some(bytes_of(size, device)?),
         None => None,
     };
-    Ok(ScheduleRequest::Plan(plan_request(run, budget)))
+    Ok(ScheduleRequest::Plan(plan_request(run, budget)?))
 }
 
 /// The plan request for a budget in bytes.
-pub(super) fn plan_request(run: &RunKeys, budget: Option<Bytes>) -> PlanRequest {
-    PlanRequest {
-        planner: planner(run.planner, run.segments),
+pub(super) fn plan_request(run: &RunKeys, budget: Option<Bytes>) -> Result<Request, Failure> {
+    Ok(Request {
+        planner: Planner::asked(run.planner, run.segments)?,
         budget,
-        segments: run.segments,
-        ..PlanRequest::default()
-    }
-}
-
-/// The planner: the requested one, else the one implied by the other arguments.
-pub(super) fn planner(asked: Option<PlannerKind>, segments: Option<usize>) -> PlannerKind {
-    asked.unwrap_or(match segments {
-        Some(_) => PlannerKind::Uniform,
-        None => PlannerKind::Auto,
+        ..Request::default()
     })
 }
 

@@ -1,7 +1,7 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
 use rekindle::Dtype;
-use rekindle_plan::PlanRequest;
+use rekindle_plan::Request;
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{Job, ScheduleRequest},
@@ -62,7 +62,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     )?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
     let data = config.open_data()?;
-    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job {
         count: config.count(args.measure.count),
         host: train::host(&args.measure, &config.run, &device)?,

@@ -9,7 +9,7 @@
 use std::{ops::Range, str::FromStr};
 
 use rekindle::size::Size;
-use rekindle_plan::PlannerKind;
+use rekindle_plan::Planner;
 use rekindle_train::run_dir::SnapshotEvery;
 use toml::de::{DeTable, DeValue};
 
@@ -154,7 +154,7 @@ fn check_format(node: &Node<'_>, text: &str, format: &str) -> Result<(), Problem
     }
     let parsed = match format {
         "size" => parsed::<Size>(text),
-        "planner" => parsed::<PlannerKind>(text),
+        "planner" => parsed::<Planner>(text),
         "device" => parsed::<DeviceChoice>(text),
         "time" => parsed::<SnapshotEvery>(text),
         _ => Ok(()),

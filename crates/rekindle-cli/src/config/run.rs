@@ -7,7 +7,7 @@ use std::{
 };
 
 use rekindle::{meter::Count, size::Size};
-use rekindle_plan::PlannerKind;
+use rekindle_plan::Planner;
 use rekindle_train::{run_dir::SnapshotEvery, session::KEEP_SNAPSHOTS};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -32,7 +32,7 @@ pub struct RunKeys {
     pub plan: Option<PathBuf>,
     /// Which planner finds the schedule.
     #[schemars(schema_with = "planner_schema")]
-    pub planner: Option<PlannerKind>,
+    pub planner: Option<Planner>,
     /// Which bytes the budget bounds.
     #[schemars(extend("default" = Count::default()))]
     pub count: Option<Count>,
@@ -68,7 +68,7 @@ impl RunKeys {
             budget,
             planner,
         } = *typed;
-        let whole = segments.is_some() || plan.is_some() || planner == Some(PlannerKind::None);
+        let whole = segments.is_some() || plan.is_some() || planner == Some(Planner::None);
         let (own_segments, own_budget, own_plan) = match whole || budget.is_some() {
             true => (None, None, None),
             false => (self.segments, self.budget, self.plan.clone()),
@@ -117,7 +117,7 @@ fn size_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn planner_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "format": "planner", "enum": PlannerKind::ALL })
+    json_schema!({ "type": "string", "format": "planner", "enum": Planner::NAMES })
 }
 
 fn snapshots_schema(_: &mut SchemaGenerator) -> Schema {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_is_typed_replaces_what_it_contradicts() {
-        use PlannerKind::{Auto, None as Plain, Optimal, Segments, Uniform};
+        use Planner::{Auto, None as Plain, Optimal, Segments};
 
         let budget = |mebibytes: u64| Some(Size::Bytes(Bytes(mebibytes << 20)));
         let within = RunKeys {
@@ -149,7 +149,7 @@ mod tests {
         };
         let cut = RunKeys {
             segments: Some(5),
-            planner: Some(Uniform),
+            planner: Some(Segments(None)),
             ..RunKeys::default()
         };
         let planned = RunKeys {
@@ -171,7 +171,7 @@ mod tests {
         };
         for (keys, typed, now) in [
             (&within, typed, (None, budget(40), false, Some(Optimal))),
-            (&cut, typed, (Some(5), None, false, Some(Uniform))),
+            (&cut, typed, (Some(5), None, false, Some(Segments(None)))),
             (&planned, typed, (None, None, true, None)),
             // Another budget keeps the planner that searches within one.
             (&within, smaller, (None, budget(30), false, Some(Optimal))),
@@ -180,8 +180,8 @@ mod tests {
             // A planner alone keeps the budget; none needs none.
             (
                 &within,
-                planner(Segments),
-                (None, budget(40), false, Some(Segments)),
+                planner(Segments(None)),
+                (None, budget(40), false, Some(Segments(None))),
             ),
             (&planned, planner(Auto), (None, None, false, Some(Auto))),
             (&within, planner(Plain), (None, None, false, Some(Plain))),

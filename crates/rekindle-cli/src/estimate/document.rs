@@ -4,7 +4,7 @@ use rekindle::{
     Dtype,
     record::{Kernels, Update},
 };
-use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind, Schedule};
+use rekindle_plan::{Bytes, PlanError, Planner, Request, Schedule};
 use rekindle_train::{
     fit::{Advice, Breakdown, Budgets, Known, Limit},
     session::Planned,
@@ -86,7 +86,7 @@ pub enum Wanted {
     /// Nothing.
     Plain,
     /// What a planner finds.
-    Plan(PlanRequest),
+    Plan(Request),
     /// A plan that was made before, by the planner of this name.
     Made(Schedule, String),
 }
@@ -110,9 +110,9 @@ impl Estimate {
         limit: Option<Limit>,
     ) -> Result<(Self, Option<PlanError>), Failure> {
         let known = Known::new(config.estimated(&config.training, kernels))?;
-        let plain = known.step.plan(&PlanRequest {
-            planner: PlannerKind::None,
-            ..PlanRequest::default()
+        let plain = known.step.plan(&Request {
+            planner: Planner::None,
+            ..Request::default()
         })?;
         let column = |plan: &Planned, segments: Option<usize>| Column {
             planner: plan.planner.clone(),
@@ -134,10 +134,10 @@ impl Estimate {
         };
         let asked = match wanted {
             Wanted::Plan(request) => request.planner,
-            _ => PlannerKind::None,
+            _ => Planner::None,
         };
         let answers = |limit: &Limit| {
-            limit.of == Limit::BUDGET && matches!(asked, PlannerKind::Auto | PlannerKind::Optimal)
+            limit.of == Limit::BUDGET && matches!(asked, Planner::Auto | Planner::Optimal)
         };
         let advice = match limit {
             Some(limit) => {

@@ -1,7 +1,7 @@
 //! Memory and speed of several ranks, from shapes.
 
 use rekindle::record::{self, Kernels, Rate, Ring, Update};
-use rekindle_plan::{Bytes, PlanRequest, PlannerKind, Seconds};
+use rekindle_plan::{Bytes, Planner, Request, Seconds};
 use rekindle_train::{
     Estimated,
     fit::{Limit, MOST_OPERATIONS, largest},
@@ -111,10 +111,10 @@ impl RanksEstimate {
                 let mut fits = |samples: usize| -> Result<bool, Failure> {
                     let settings = settings(samples * parts);
                     let step = config.estimated(&settings, kernels).step()?;
-                    let plain = PlanRequest {
-                        planner: PlannerKind::None,
+                    let plain = Request {
+                        planner: Planner::None,
                         budget: Some(limit.bytes),
-                        ..PlanRequest::default()
+                        ..Request::default()
                     };
                     Ok(step.try_plan(&plain)?.is_ok())
                 };

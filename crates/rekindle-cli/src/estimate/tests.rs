@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use rekindle::record::Kernels;
-use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, Planner, Request};
 
 use rekindle_train::fit::Limit;
 
@@ -34,10 +34,9 @@ fn estimate(config: &str, wanted: &Wanted, limit: Bytes) -> Estimate {
 }
 
 fn in_segments(segments: usize) -> Wanted {
-    Wanted::Plan(PlanRequest {
-        planner: PlannerKind::Uniform,
-        segments: Some(segments),
-        ..PlanRequest::default()
+    Wanted::Plan(Request {
+        planner: Planner::Segments(Some(segments)),
+        ..Request::default()
     })
 }
 

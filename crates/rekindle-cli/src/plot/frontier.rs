@@ -35,7 +35,7 @@ const FAR_LIMIT: f64 = 1.5;
 const KINDS: [(RowKind, &str, RGBColor); 4] = [
     (RowKind::Plain, "plain run", theme::TEXT),
     (
-        RowKind::Uniform,
+        RowKind::Segments,
         "equal segments, their number",
         theme::RECOMPUTE,
     ),
@@ -79,7 +79,7 @@ impl<'a> Point<'a> {
     fn label(&self) -> Option<String> {
         match self.row.kind {
             RowKind::Plain => Some("plain".into()),
-            RowKind::Uniform => Some(self.row.segments?.to_string()),
+            RowKind::Segments => Some(self.row.segments?.to_string()),
             _ => Some(self.row.budget_bytes?.to_string()),
         }
     }
@@ -248,7 +248,7 @@ fn mark(kind: RowKind, colour: RGBColor, radius: i32, (x, y): (i32, i32)) -> Pol
         RowKind::Optimal => vec![(0, -all), (all, all), (-all, all)],
         RowKind::Config | RowKind::Ranks => vec![(0, -all), (all, 0), (0, all), (-all, 0)],
         // Small enough to look round.
-        RowKind::Uniform => vec![
+        RowKind::Segments => vec![
             (half, -all),
             (all, -half),
             (all, half),

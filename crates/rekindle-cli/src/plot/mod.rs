@@ -54,7 +54,7 @@ pub fn what_runs(record: &RunRecord, timed: &TimedAction) -> String {
         Action::Forward(stage) | Action::ForwardKeep(stage) => {
             format!("the forward of {}", name(stage.0))
         }
-        Action::ForwardTracked { stage, .. } => {
+        Action::ForwardTracked(stage) => {
             format!("the tracked forward of {}", name(stage.0))
         }
         Action::Loss => "the loss".into(),

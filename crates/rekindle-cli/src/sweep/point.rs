@@ -1,7 +1,7 @@
 //! The points of a sweep and their order: the plain run first, because every other row is compared with it.
 
 use rekindle::size::Size;
-use rekindle_plan::{Bytes, PlannerKind};
+use rekindle_plan::{Bytes, Planner};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -23,7 +23,7 @@ pub enum Point {
     /// Nothing recomputed.
     Plain,
     /// So many segments of equal length.
-    Uniform(usize),
+    Segments(usize),
     /// The fastest plan for a budget.
     Optimal(Bytes),
     /// What the config itself asks for.
@@ -38,15 +38,15 @@ impl Point {
         let none = ScheduleArgs::default();
         let schedule = match self {
             Self::Plain => ScheduleArgs {
-                planner: Some(PlannerKind::None),
+                planner: Some(Planner::None),
                 ..none
             },
-            Self::Uniform(segments) => ScheduleArgs {
+            Self::Segments(segments) => ScheduleArgs {
                 segments: Some(segments),
                 ..none
             },
             Self::Optimal(budget) => ScheduleArgs {
-                planner: Some(PlannerKind::Auto),
+                planner: Some(Planner::Auto),
                 budget: Some(Size::Bytes(budget)),
                 ..none
             },
@@ -62,15 +62,13 @@ impl Point {
     pub fn of_config(run: &RunKeys) -> Self {
         let planner = run.planner;
         match (run.segments, run.budget, &run.plan) {
-            (None, None, None)
-                if matches!(planner, None | Some(PlannerKind::Auto | PlannerKind::None)) =>
-            {
+            (None, None, None) if matches!(planner, None | Some(Planner::Auto | Planner::None)) => {
                 Self::Plain
             }
             (Some(segments), None, None)
-                if matches!(planner, None | Some(PlannerKind::Uniform)) =>
+                if matches!(planner, None | Some(Planner::Segments(_))) =>
             {
-                Self::Uniform(segments).or_plain()
+                Self::Segments(segments).or_plain()
             }
             _ => Self::Config,
         }
@@ -79,7 +77,7 @@ impl Point {
     /// One segment is the plain run.
     fn or_plain(self) -> Self {
         match self {
-            Self::Uniform(1) => Self::Plain,
+            Self::Segments(1) => Self::Plain,
             other => other,
         }
     }
@@ -98,7 +96,7 @@ pub fn uniform(asked: &[usize], stages: usize, budgets_asked: bool) -> Vec<Point
     counts.sort_unstable();
     counts.dedup();
     counts.retain(|&count| count > 1);
-    let segments = counts.into_iter().map(Point::Uniform);
+    let segments = counts.into_iter().map(Point::Segments);
     std::iter::once(Point::Plain).chain(segments).collect()
 }
 
@@ -126,7 +124,7 @@ mod tests {
                 .into_iter()
                 .map(|point| match point {
                     Point::Plain => 1,
-                    Point::Uniform(count) => count,
+                    Point::Segments(count) => count,
                     Point::Optimal(_) | Point::Config | Point::Ranks(_) => 0,
                 })
                 .collect()

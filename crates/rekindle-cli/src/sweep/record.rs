@@ -82,7 +82,7 @@ pub enum RowKind {
     #[default]
     Plain,
     /// Segments of equal length.
-    Uniform,
+    Segments,
     /// The fastest plan for a budget.
     Optimal,
     /// What the config asks for, where it is none of the above.
@@ -142,7 +142,7 @@ impl SweepRow {
     fn asking(point: Point, chosen: bool) -> Self {
         let (kind, segments, budget_bytes) = match point {
             Point::Plain => (RowKind::Plain, Some(1), None),
-            Point::Uniform(segments) => (RowKind::Uniform, Some(segments), None),
+            Point::Segments(segments) => (RowKind::Segments, Some(segments), None),
             Point::Optimal(budget) => (RowKind::Optimal, None, Some(budget)),
             Point::Config => (RowKind::Config, None, None),
             Point::Ranks(_) => (RowKind::Ranks, None, None),
@@ -255,7 +255,7 @@ impl SweepRecord {
             row.kind == asked.kind
                 && match row.kind {
                     RowKind::Plain | RowKind::Config => true,
-                    RowKind::Uniform => row.segments == asked.segments,
+                    RowKind::Segments => row.segments == asked.segments,
                     RowKind::Optimal => row.budget_bytes == asked.budget_bytes,
                     RowKind::Ranks => row.ranks == asked.ranks,
                 }

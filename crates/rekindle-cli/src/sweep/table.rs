@@ -41,7 +41,7 @@ impl SweepRow {
     pub fn name(&self) -> String {
         match (self.kind, self.budget_bytes, self.segments) {
             (RowKind::Plain, ..) => "plain".into(),
-            (RowKind::Uniform, _, segments) => format!("{} segments", segments.unwrap_or(1)),
+            (RowKind::Segments, _, segments) => format!("{} segments", segments.unwrap_or(1)),
             (RowKind::Optimal, Some(budget), _) => format!("plan {budget}"),
             (RowKind::Config, Some(budget), _) => format!("config {budget}"),
             (RowKind::Optimal, None, _) => "plan".into(),

@@ -40,7 +40,7 @@ fn phases(held: u64, peak: u64) -> Vec<PhasedStep> {
 
 fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> RunRecord {
     RunRecord {
-        planner: segments.map_or("optimal", |_| "uniform").into(),
+        planner: segments.map_or("optimal", |_| "segments").into(),
         segments: segments.map(|count| vec![[0, 0]; count]),
         budget_bytes: budget.map(Bytes),
         predicted_peak_bytes: Bytes(peak - MIB / 2),
@@ -91,12 +91,12 @@ fn made_up() -> SweepRecord {
     };
     add(Point::Plain, false, ran(Some(1), None, 100 * MIB, 0.25));
     add(
-        Point::Uniform(4),
+        Point::Segments(4),
         true,
         ran(Some(4), None, 50 * MIB, 0.3125),
     );
     add(
-        Point::Uniform(16),
+        Point::Segments(16),
         false,
         ran(Some(16), None, 60 * MIB, 0.625),
     );
@@ -114,7 +114,7 @@ fn made_up() -> SweepRecord {
     );
     let message = "out of memory: could not allocate 5 bytes".to_owned();
     record.add(
-        SweepRow::not_done(Point::Uniform(2), false, RowOutcome::OutOfMemory, message),
+        SweepRow::not_done(Point::Segments(2), false, RowOutcome::OutOfMemory, message),
         None,
     );
     record
@@ -156,7 +156,7 @@ fn without_a_plain_row_overheads_are_against_the_prediction() {
     );
     let run = ran(Some(4), None, 50 * MIB, 0.5);
     record.add(
-        SweepRow::done(Point::Uniform(4), false, &run),
+        SweepRow::done(Point::Segments(4), false, &run),
         Some(run.plain),
     );
     assert_eq!(record.rows[1].overhead, Some(1.0));

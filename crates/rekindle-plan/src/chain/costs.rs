@@ -50,28 +50,6 @@ pub struct Stage {
     /// Bytes of parameter gradients that the backward leaves until the optimizer: g_i; 0 when absent.
     #[serde(default)]
     pub grad_bytes: Bytes,
-    /// Other ways to run the tracked forward; none when absent, and in chains of `rekindle profile`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub alternatives: Vec<Alternative>,
-}
-
-/// One way to record a stage for its backward. Its untracked forward, its output and its gradients stay the same.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Alternative {
-    /// Its name, for people.
-    pub name: String,
-    /// Time of the tracked forward.
-    pub forward_s: Seconds,
-    /// Time of its backward.
-    pub backward_s: Seconds,
-    /// Bytes that it keeps, the output included: X_{i+1}.
-    pub saved_bytes: Bytes,
-    /// Bytes held for a while during the forward: F_i.
-    pub tracked_temp_bytes: Bytes,
-    /// Bytes held for a while during the backward: b_i.
-    pub backward_temp_bytes: Bytes,
 }
 
 /// What the loss costs.
@@ -109,49 +87,6 @@ fn absent() -> Bytes {
 
 pub(super) fn is_absent(bytes: &Bytes) -> bool {
     *bytes == absent()
-}
-
-/// The costs of one way to record a stage: the default or an alternative.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tracked {
-    /// Time of the tracked forward, in seconds.
-    pub forward_s: Seconds,
-    /// Time of the backward, in seconds.
-    pub backward_s: Seconds,
-    /// X_{i+1}.
-    pub saved_bytes: Bytes,
-    /// F_i.
-    pub tracked_temp_bytes: Bytes,
-    /// b_i.
-    pub backward_temp_bytes: Bytes,
-}
-
-impl Stage {
-    /// The costs of recording the stage by an alternative: 0 is the default, k >= 1 is `alternatives[k - 1]`.
-    pub fn tracked(&self, alternative: usize) -> Option<Tracked> {
-        if alternative == 0 {
-            return Some(Tracked {
-                forward_s: self.forward_s,
-                backward_s: self.backward_s,
-                saved_bytes: self.saved_bytes,
-                tracked_temp_bytes: self.tracked_temp_bytes,
-                backward_temp_bytes: self.backward_temp_bytes,
-            });
-        }
-        let way = self.alternatives.get(alternative - 1)?;
-        Some(Tracked {
-            forward_s: way.forward_s,
-            backward_s: way.backward_s,
-            saved_bytes: way.saved_bytes,
-            tracked_temp_bytes: way.tracked_temp_bytes,
-            backward_temp_bytes: way.backward_temp_bytes,
-        })
-    }
-
-    /// The costs of all alternatives, the default first.
-    pub fn ways(&self) -> impl Iterator<Item = Tracked> {
-        (0..=self.alternatives.len()).filter_map(|alternative| self.tracked(alternative))
-    }
 }
 
 impl Chain {

@@ -19,8 +19,6 @@ pub enum Place {
     Chain,
     /// A stage, by number and name.
     Stage(usize, String),
-    /// An alternative of a stage: the stage's number and name, and the alternative's number from 1 and name.
-    Alternative(usize, String, usize, String),
     /// The loss.
     Loss,
     /// The optimizer.
@@ -32,12 +30,6 @@ impl fmt::Display for Place {
         match self {
             Place::Chain => f.write_str("chain"),
             Place::Stage(stage, name) => write!(f, "stage {stage} ({name:?})"),
-            Place::Alternative(stage, name, alternative, way) => {
-                write!(
-                    f,
-                    "stage {stage} ({name:?}), alternative {alternative} ({way:?})"
-                )
-            }
             Place::Loss => f.write_str("loss"),
             Place::Optimizer => f.write_str("optimizer"),
         }
@@ -95,7 +87,7 @@ pub enum ChainError {
     /// The output is part of what a tracked forward keeps.
     #[error("{place}: saved_bytes is {}, less than the output_bytes of {} that it includes", saved.0, output.0)]
     SavedBelowOutput {
-        /// The stage or the alternative.
+        /// The stage.
         place: Place,
         /// Its `saved_bytes`.
         saved: Bytes,
@@ -128,7 +120,9 @@ impl Chain {
         sums.add(&|| Place::Chain, &[], &sizes)?;
         for (index, stage) in self.stages.iter().enumerate() {
             let place = || Place::Stage(index, stage.name.clone());
-            is_plain(&place, &stage.name)?;
+            if stage.name.chars().any(char::is_control) {
+                return Err(ChainError::Name { place: place() });
+            }
             let times = [
                 ("forward_s", stage.forward_s),
                 ("backward_s", stage.backward_s),
@@ -143,19 +137,12 @@ impl Chain {
                 ("grad_bytes", stage.grad_bytes),
             ];
             sums.add(&place, &times, &sizes)?;
-            saved_holds_output(&place, stage.saved_bytes, stage.output_bytes)?;
-            for (number, way) in stage.alternatives.iter().enumerate() {
-                let place =
-                    || Place::Alternative(index, stage.name.clone(), number + 1, way.name.clone());
-                is_plain(&place, &way.name)?;
-                let times = [("forward_s", way.forward_s), ("backward_s", way.backward_s)];
-                let sizes = [
-                    ("saved_bytes", way.saved_bytes),
-                    ("tracked_temp_bytes", way.tracked_temp_bytes),
-                    ("backward_temp_bytes", way.backward_temp_bytes),
-                ];
-                sums.add(&place, &times, &sizes)?;
-                saved_holds_output(&place, way.saved_bytes, stage.output_bytes)?;
+            if stage.saved_bytes < stage.output_bytes {
+                return Err(ChainError::SavedBelowOutput {
+                    place: place(),
+                    saved: stage.saved_bytes,
+                    output: stage.output_bytes,
+                });
             }
         }
         let (loss, optimizer) = (&self.loss, &self.optimizer);
@@ -222,27 +209,5 @@ impl Sums {
             self.bytes += value;
         }
         Ok(())
-    }
-}
-
-fn is_plain(place: &dyn Fn() -> Place, name: &str) -> Result<(), ChainError> {
-    match name.chars().any(char::is_control) {
-        true => Err(ChainError::Name { place: place() }),
-        false => Ok(()),
-    }
-}
-
-fn saved_holds_output(
-    place: &dyn Fn() -> Place,
-    saved: Bytes,
-    output: Bytes,
-) -> Result<(), ChainError> {
-    match saved < output {
-        true => Err(ChainError::SavedBelowOutput {
-            place: place(),
-            saved,
-            output,
-        }),
-        false => Ok(()),
     }
 }

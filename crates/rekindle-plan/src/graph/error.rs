@@ -2,10 +2,10 @@
 
 use super::plan::GraphPlan;
 use super::program::ProgramError;
-use super::request::GraphPlanner;
 use super::validate::GraphError;
 use crate::bytes::Bytes;
 use crate::planner::PlanError;
+use crate::request::Planner;
 
 /// The error when no plan can be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum GraphPlanError {
     )]
     Infeasible {
         /// The requested planner.
-        planner: GraphPlanner,
+        planner: Planner,
         /// The budget.
         budget: Bytes,
         /// The plan with the smallest peak that the planner found.

@@ -6,12 +6,12 @@ use super::found::Found;
 use super::index::Index;
 use super::ladder::Ladder;
 use super::link::{self, Link, OnDevice};
-use super::request::{GraphPlanner, GraphRequest};
 use super::staged::{AllStaged, Staged};
 use super::stages::{Crossing, Stages};
 use super::{Graph, OperationId, Program, Simulated, TensorId};
 use crate::bytes::Bytes;
-use crate::planner::PlanError;
+use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
+use crate::request::{Planner, Request};
 use crate::schedule::Schedule;
 
 /// A program with its cost and how it was found.
@@ -22,7 +22,7 @@ pub struct GraphPlan {
     /// Its cost.
     pub simulated: Simulated,
     /// The requested planner; for `auto`, the planner that was chosen.
-    pub planner: GraphPlanner,
+    pub planner: Planner,
     /// The schedule over stages from which the program was made, if any.
     pub schedule: Option<Schedule>,
     /// The offloaded tensors. The program belongs to the graph [with transfers](Graph::with_transfers) of these.
@@ -49,7 +49,7 @@ impl GraphPlan {
             });
         }
         let found = Found::of(graph, &stages.program(graph, &schedule)?);
-        Ok(finish(GraphPlanner::Auto, found, Some(schedule)))
+        Ok(finish(Planner::Auto, found, Some(schedule)))
     }
 
     /// The plan that runs these operations of the graph [with transfers](Graph::with_transfers) of `offloaded`.
@@ -76,31 +76,30 @@ impl GraphPlan {
         }
         Ok(GraphPlan {
             offloaded,
-            ..finish(GraphPlanner::Graph, found, None)
+            ..finish(Planner::Graph, found, None)
         })
     }
 }
 
 /// Makes a plan.
 ///
-/// All planners but `none`, `graph` and `auto` plan over the stages between [`borders`](super::borders()), and return
-/// their fastest program that fits; `sqrt` without a budget returns its program with the smallest peak. `graph`
-/// improves on the programs of `optimal`, so it is never slower. With a link, `graph` and `auto` offload tensors if
-/// that is faster than recomputing, or if nothing else fits. No plan exceeds the budget.
+/// `segments` and `optimal` plan over the stages between [`borders`](super::borders()), and return their fastest program
+/// that fits. `graph` improves on the programs of `optimal`, so it is never slower. With a link, `graph` and `auto`
+/// offload tensors if that is faster than recomputing, or if nothing else fits. No plan exceeds the budget.
 ///
 /// # Errors
 /// [`GraphPlanError::Infeasible`] with the planner's program of the smallest peak, and other errors for an invalid graph or
 /// request.
-pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, GraphPlanError> {
+pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
     let planning = Planning::new(graph)?;
     let budget = request.budget.unwrap_or(Bytes::MAX);
     let found = match request.planner {
-        GraphPlanner::None => planning.recorded_within(budget),
-        GraphPlanner::Auto | GraphPlanner::Graph if planning.recorded.peak() <= budget => {
+        Planner::None => planning.recorded_within(budget),
+        Planner::Auto | Planner::Graph if planning.recorded.peak() <= budget => {
             planning.recorded_within(budget)
         }
-        GraphPlanner::Auto | GraphPlanner::Graph => {
+        Planner::Auto | Planner::Graph => {
             let staged = planning.optimal()?;
             let on_device = planning.searched(request.planner, budget, &staged)?;
             match &request.link {
@@ -108,7 +107,7 @@ pub fn plan_graph(graph: &Graph, request: &GraphRequest) -> Result<GraphPlan, Gr
                 None => on_device,
             }
         }
-        staged => planning.staged(staged, budget, request.budget.is_none())?,
+        staged => planning.staged(staged, budget)?,
     };
     found.map_err(|leanest| GraphPlanError::Infeasible {
         planner: request.planner,
@@ -127,7 +126,7 @@ pub fn smallest_program(graph: &Graph, link: Option<&Link>) -> Result<GraphPlan,
     let staged = planning.optimal()?;
     let Some(link) = link else {
         let found = planning.ladder(&staged).smallest();
-        return Ok(finish(GraphPlanner::Graph, found, None));
+        return Ok(finish(Planner::Graph, found, None));
     };
     let (linked, tensors) = graph.with_all_transfers(link)?;
     let index = Index::new(&linked);
@@ -160,54 +159,44 @@ impl<'a> Planning<'a> {
     }
 
     fn recorded_within(&self, budget: Bytes) -> Planned {
-        let plan = finish(GraphPlanner::None, self.recorded.clone(), None);
+        let plan = finish(Planner::None, self.recorded.clone(), None);
         match plan.simulated.peak <= budget {
             true => Ok(plan),
             false => Err(Box::new(plan)),
         }
     }
 
-    fn staged(
-        &self,
-        planner: GraphPlanner,
-        budget: Bytes,
-        unlimited: bool,
-    ) -> Result<Planned, GraphPlanError> {
+    fn staged(&self, planner: Planner, budget: Bytes) -> Result<Planned, GraphPlanError> {
         let all = self.all_staged(planner)?;
-        let leanest = all.leanest();
-        let chosen = if planner == GraphPlanner::Sqrt && unlimited {
-            leanest
-        } else {
-            all.fastest_within(budget)
-        };
         let plan = |staged: &Staged| -> Result<GraphPlan, GraphPlanError> {
             let schedule = Some(staged.schedule.clone());
             Ok(finish(planner, all.program(staged)?, schedule))
         };
-        Ok(match (chosen, leanest) {
+        Ok(match (all.fastest_within(budget), all.leanest()) {
             (Some(chosen), _) => Ok(plan(chosen)?),
             (None, Some(leanest)) => Err(Box::new(plan(leanest)?)),
             (None, None) => Err(Box::new(finish(planner, self.recorded.clone(), None))),
         })
     }
 
-    fn all_staged(&self, planner: GraphPlanner) -> Result<AllStaged<'a>, GraphPlanError> {
+    fn all_staged(&self, planner: Planner) -> Result<AllStaged<'a>, GraphPlanError> {
         AllStaged::new(self.graph, &self.index, &self.borders, planner)
     }
 
-    /// The programs of `optimal`; none if the planners for chains reject the sizes or the number of stages.
+    /// The programs of `optimal`; none if the planners for chains reject the sizes, or are no help for so many stages.
     fn optimal(&self) -> Result<AllStaged<'a>, GraphPlanError> {
-        match self.all_staged(GraphPlanner::Optimal) {
-            Err(GraphPlanError::Plan(PlanError::Chain(_) | PlanError::TooManyStages { .. })) => {
-                Ok(AllStaged::none(self.graph))
-            }
+        if self.borders.len() > MOST_STAGES_OF_WINDOWS {
+            return Ok(AllStaged::none(self.graph));
+        }
+        match self.all_staged(Planner::Optimal) {
+            Err(GraphPlanError::Plan(PlanError::Chain(_))) => Ok(AllStaged::none(self.graph)),
             staged => staged,
         }
     }
 
     fn searched(
         &self,
-        planner: GraphPlanner,
+        planner: Planner,
         budget: Bytes,
         staged: &AllStaged<'_>,
     ) -> Result<Planned, GraphPlanError> {
@@ -217,13 +206,13 @@ impl<'a> Planning<'a> {
         };
         Ok(Ok(match staged.fastest_within(budget) {
             Some(over_stages)
-                if planner == GraphPlanner::Auto && over_stages.seconds <= found.seconds() =>
+                if planner == Planner::Auto && over_stages.seconds <= found.seconds() =>
             {
                 let schedule = Some(over_stages.schedule.clone());
                 let found = staged.program(over_stages)?;
-                finish(GraphPlanner::Optimal, found, schedule)
+                finish(Planner::Optimal, found, schedule)
             }
-            _ => finish(GraphPlanner::Graph, found, None),
+            _ => finish(Planner::Graph, found, None),
         }))
     }
 
@@ -309,7 +298,7 @@ impl<'a> Planning<'a> {
     }
 }
 
-fn finish(planner: GraphPlanner, found: Found, schedule: Option<Schedule>) -> GraphPlan {
+fn finish(planner: Planner, found: Found, schedule: Option<Schedule>) -> GraphPlan {
     GraphPlan {
         program: found.program,
         simulated: found.simulated,

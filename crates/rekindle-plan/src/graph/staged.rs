@@ -12,12 +12,11 @@ use super::borders::Border;
 use super::error::GraphPlanError;
 use super::found::Found;
 use super::index::Index;
-use super::request::GraphPlanner;
 use super::stages::{Crossing, Stages};
 use super::{Graph, ProgramError};
 use crate::bytes::Bytes;
-use crate::plan::PlanRequest;
-use crate::planner::{self, PlanError, PlannerKind};
+use crate::planner::{self, PlanError};
+use crate::request::Planner;
 use crate::schedule::Schedule;
 
 /// A schedule over stages, and the cost of its program.
@@ -45,12 +44,12 @@ impl<'a> AllStaged<'a> {
         graph: &'a Graph,
         index: &Index,
         borders: &[Border],
-        planner: GraphPlanner,
+        planner: Planner,
     ) -> Result<AllStaged<'a>, GraphPlanError> {
         let mut all = AllStaged::none(graph);
         let crosses = borders.iter().any(|border| border.live.len() > 1);
-        // For `uniform`, exactly equal segments are requested: hold nothing that they would recompute.
-        let crosses = crosses && !matches!(planner, GraphPlanner::Uniform(_));
+        // For `segments`, exactly equal segments are requested: hold nothing that they would recompute.
+        let crosses = crosses && !matches!(planner, Planner::Segments(_));
         let held = crosses.then_some(Crossing::Held);
         for crossing in [Crossing::Carried].into_iter().chain(held) {
             let stages = Stages::of(graph, index, borders, crossing);
@@ -101,28 +100,20 @@ impl<'a> AllStaged<'a> {
     }
 }
 
-fn schedules(stages: &Stages, planner: GraphPlanner) -> Result<Vec<Schedule>, PlanError> {
+fn schedules(stages: &Stages, planner: Planner) -> Result<Vec<Schedule>, PlanError> {
     let chain = stages.chain();
-    let kind = match planner {
-        GraphPlanner::Uniform(segments) => {
+    match planner {
+        Planner::Segments(segments) => {
             let stages = chain.stages.len();
             let counts = segments.map_or(1..=stages, |segments| segments..=segments);
-            return counts
+            counts
                 .map(|segments| planner::uniform(stages, segments))
-                .collect();
+                .collect()
         }
-        GraphPlanner::Segments(Some(segments)) => {
-            let leanest = planner::smallest_segments_peak(chain, Some(segments))?;
-            let cuts = [Bytes::MAX, leanest]
-                .map(|budget| planner::segments(chain, budget, Some(segments)));
-            return cuts.into_iter().filter_map(Result::transpose).collect();
+        Planner::Optimal => {
+            let plans = crate::frontier(chain, planner)?;
+            Ok(plans.into_iter().map(|plan| plan.schedule).collect())
         }
-        GraphPlanner::Sqrt => PlannerKind::Sqrt,
-        GraphPlanner::Segments(None) => PlannerKind::Segments,
-        GraphPlanner::Revolve => PlannerKind::Revolve,
-        GraphPlanner::Optimal => PlannerKind::Optimal,
-        GraphPlanner::None | GraphPlanner::Graph | GraphPlanner::Auto => return Ok(Vec::new()),
-    };
-    let plans = crate::frontier(chain, kind, PlanRequest::SLOTS)?;
-    Ok(plans.into_iter().map(|plan| plan.schedule).collect())
+        Planner::None | Planner::Graph | Planner::Auto => Ok(Vec::new()),
+    }
 }

@@ -97,7 +97,7 @@ impl Stages {
             match action {
                 Action::Forward(stage)
                 | Action::ForwardKeep(stage)
-                | Action::ForwardTracked { stage, .. } => run(&self.forward[stage.0]),
+                | Action::ForwardTracked(stage) => run(&self.forward[stage.0]),
                 Action::Loss => {
                     run(&self.forward[loss.0]);
                     run(&self.backward[loss.0]);

@@ -12,8 +12,7 @@
 //!
 //! W(s,e) only grows as s decreases from e, and is computed from sums and maxima over s..e-1. So a step examines no
 //! more stages than one segment can hold, and a value of k is kept only if no smaller k stores as little. Cost: O(n *
-//! longest segment) time, O(n) bytes in practice; if the number of segments is given, both are multiplied by it. Exact
-//! bytes.
+//! longest segment) time, O(n) bytes in practice. Exact bytes.
 
 use super::terms::Terms;
 use crate::bytes::Bytes;
@@ -56,7 +55,7 @@ impl Cuts {
         let stages = terms.loss();
         let mut saved = vec![0];
         for node in &terms.nodes[..stages] {
-            saved.push(saved[saved.len() - 1] + node.ways[0].saved);
+            saved.push(saved[saved.len() - 1] + node.saved);
         }
         let mut cuts = Cuts {
             resident: chain.resident_bytes(),
@@ -65,10 +64,7 @@ impl Cuts {
             saved,
             terms,
         };
-        let loss = cuts.saved[stages]
-            + cuts
-                .terms
-                .all(stages, stages, &cuts.terms.nodes[stages].ways[0]);
+        let loss = cuts.saved[stages] + cuts.terms.all(stages, stages);
         let mut peaks = Peaks::default();
         for s in (0..stages).rev() {
             cuts.include(&mut peaks, s);
@@ -86,22 +82,17 @@ impl Cuts {
         (self.resident + Bytes(self.last[0])).max(self.optimizer_peak)
     }
 
-    /// The first stages of the second and later segments of the best cut, or `None` if none fits: with `count` segments
-    /// if that is given, with the fewest otherwise.
-    pub(crate) fn within(&self, budget: Bytes, count: Option<usize>) -> Option<Vec<usize>> {
+    /// The first stages of the second and later segments of the best cut, with the fewest segments, or `None` if none
+    /// fits.
+    pub(crate) fn within(&self, budget: Bytes) -> Option<Vec<usize>> {
         let room = budget.checked_sub(self.resident)?.0;
         if budget < self.optimizer_peak {
             return None;
         }
-        let before_last = count.map(|count| count as u32 - 1);
         let mut cuts: Vec<Vec<Cut>> = Vec::new();
         for e in 0..self.stages() {
-            let here = self.cuts_at(&cuts, e, room, before_last);
-            let fits = |cut: &Cut| {
-                before_last.is_none_or(|before| cut.count == before)
-                    && cut.stored + self.last[e] <= room
-            };
-            if let Some(&last) = here.iter().find(|cut| fits(cut)) {
+            let here = self.cuts_at(&cuts, e, room);
+            if let Some(&last) = here.iter().find(|cut| cut.stored + self.last[e] <= room) {
                 let mut starts = Vec::new();
                 let (mut at, mut cut) = (e, last);
                 while cut.count > 0 {
@@ -118,7 +109,7 @@ impl Cuts {
     }
 
     /// The cuts with a boundary at e, by rising count.
-    fn cuts_at(&self, cuts: &[Vec<Cut>], e: usize, room: u64, most: Option<u32>) -> Vec<Cut> {
+    fn cuts_at(&self, cuts: &[Vec<Cut>], e: usize, room: u64) -> Vec<Cut> {
         if e == 0 {
             return vec![Cut {
                 count: 0,
@@ -137,7 +128,7 @@ impl Cuts {
                 break;
             }
             for (index, cut) in cuts[s].iter().enumerate() {
-                if cut.stored + peak > room || most.is_some_and(|most| cut.count >= most) {
+                if cut.stored + peak > room {
                     continue;
                 }
                 let found = Cut {
@@ -145,7 +136,7 @@ impl Cuts {
                     stored: cut.stored + self.terms.x[e],
                     previous: (s as u32, index as u32),
                 };
-                insert(&mut here, found, most.is_none());
+                insert(&mut here, found);
             }
         }
         here
@@ -153,35 +144,23 @@ impl Cuts {
 
     /// Adds stage s at the front.
     fn include(&self, peaks: &mut Peaks, s: usize) {
-        let way = &self.terms.nodes[s].ways[0];
-        let grads = self.terms.later_grads[s] + self.terms.nodes[s].grad;
-        let backward = grads + self.terms.y[s] + self.terms.y[s + 1] + way.backward_temp;
+        let node = &self.terms.nodes[s];
+        let grads = self.terms.later_grads[s] + node.grad;
+        let backward = grads + self.terms.y[s] + self.terms.y[s + 1] + node.backward_temp;
         let saved = self.saved[s + 1];
         peaks.forward = peaks.forward.max(self.terms.forward_peak(s, false));
-        peaks.recording = peaks.recording.max(saved + way.tracked_temp);
+        peaks.recording = peaks.recording.max(saved + node.tracked_temp);
         peaks.backward = peaks.backward.max(saved + backward);
     }
 }
 
-/// Adds a cut if it stores the least for its count, or, if fewer segments are better, the least of this and all smaller
-/// counts.
-fn insert(cuts: &mut Vec<Cut>, found: Cut, fewer_is_better: bool) {
-    let place = cuts.partition_point(|cut| cut.count < found.count);
-    if fewer_is_better && place > 0 && cuts[place - 1].stored <= found.stored {
+/// Adds a cut if it stores less than all with as many or fewer segments, and drops those with more that store no less.
+fn insert(cuts: &mut Vec<Cut>, found: Cut) {
+    let place = cuts.partition_point(|cut| cut.count <= found.count);
+    if place > 0 && cuts[place - 1].stored <= found.stored {
         return;
     }
-    match cuts.get_mut(place) {
-        Some(cut) if cut.count == found.count => {
-            if cut.stored <= found.stored {
-                return;
-            }
-            *cut = found;
-        }
-        _ => cuts.insert(place, found),
-    }
-    if fewer_is_better {
-        let from = place + 1;
-        let beaten = cuts[from..].partition_point(|cut| cut.stored >= found.stored);
-        cuts.drain(from..from + beaten);
-    }
+    let place = cuts.partition_point(|cut| cut.count < found.count);
+    let beaten = cuts[place..].partition_point(|cut| cut.stored >= found.stored);
+    cuts.splice(place..place + beaten, [found]);
 }

@@ -1,8 +1,8 @@
 //! The error when no plan can be made.
 
-use super::kind::PlannerKind;
 use crate::bytes::Bytes;
 use crate::chain::ChainError;
+use crate::request::Planner;
 use crate::schedule::ScheduleError;
 use crate::simulator::Violation;
 
@@ -16,13 +16,13 @@ pub enum PlanError {
     )]
     Infeasible {
         /// The requested planner.
-        planner: PlannerKind,
+        planner: Planner,
         /// The budget, everything counted.
         budget: Bytes,
         /// The smallest budget that this planner can meet, exactly.
         smallest: Bytes,
-        /// The smallest budget that any planner here can meet, exactly. For a chain that is too long for `optimal`: the
-        /// smallest that the requested planner or `segments` can meet.
+        /// The smallest budget that any planner here can meet, exactly. For a chain of more than 2,000 stages: the
+        /// smallest that the requested planner or a single-level cut can meet.
         smallest_of_all: Bytes,
     },
     /// The chain contains an invalid value.
@@ -43,29 +43,10 @@ pub enum PlanError {
         stages: usize,
     },
     /// A number of segments was given to a planner that does not use it.
-    #[error(
-        "the {planner} planner takes no number of segments: only uniform and segments take one"
-    )]
+    #[error("the {planner} planner takes no number of segments: leave one of them out")]
     SegmentsUnused {
         /// The planner.
-        planner: PlannerKind,
-    },
-    /// The number of snapshots must be between 1 and the number of stages.
-    #[error(
-        "cannot plan {} with {}: use 1 to {stages}",
-        several(*stages, "stage"), several(*snapshots, "snapshot")
-    )]
-    Snapshots {
-        /// The requested number of snapshots, including the chain's input.
-        snapshots: usize,
-        /// The number of stages.
-        stages: usize,
-    },
-    /// The number of slots must be between 1 and a million; more only cost memory.
-    #[error("cannot use {}: use 1 to 1000000", several(*slots, "slot"))]
-    SlotCount {
-        /// The requested number.
-        slots: usize,
+        planner: Planner,
     },
     /// The starts of segments must be increasing and inside the chain.
     #[error(
@@ -79,30 +60,15 @@ pub enum PlanError {
     },
     /// The chain is too long for the planner, which would need too much time or memory.
     #[error(
-        "the {planner} planner takes at most {most} stages here, and the chain has {stages}: merge neighbouring stages{}",
-        instead(*planner)
+        "the {planner} planner takes at most {most} stages here, and the chain has {stages}: merge neighbouring stages, or \
+         give a number of segments"
     )]
     TooManyStages {
         /// The planner.
-        planner: PlannerKind,
+        planner: Planner,
         /// The number of stages.
         stages: usize,
-        /// The maximum for this planner, with the requested number of segments.
-        most: usize,
-    },
-    /// With so few snapshots the schedule would have more actions than fit in memory.
-    #[error(
-        "{} for {} make a schedule of {actions} actions, more than {most}: use more snapshots",
-        several(*snapshots, "snapshot"), several(*stages, "stage")
-    )]
-    TooManyActions {
-        /// The number of snapshots.
-        snapshots: usize,
-        /// The number of stages.
-        stages: usize,
-        /// The number of actions.
-        actions: u128,
-        /// The maximum number of actions.
+        /// The maximum for this planner.
         most: usize,
     },
     /// A planner made an invalid schedule: a bug in this crate.
@@ -114,19 +80,11 @@ pub enum PlanError {
 }
 
 /// The start of the error message, which names the plans that do not fit.
-fn no_fit(planner: PlannerKind) -> String {
+fn no_fit(planner: Planner) -> String {
     match planner {
-        PlannerKind::None => "the plain run does not fit".to_owned(),
-        PlannerKind::Auto => "no plan fits".to_owned(),
+        Planner::None => "the plain run does not fit".to_owned(),
+        Planner::Auto => "no plan fits".to_owned(),
         _ => format!("no plan of `{planner}` fits"),
-    }
-}
-
-/// What to use instead of a planner that cannot plan the chain.
-fn instead(planner: PlannerKind) -> &'static str {
-    match planner {
-        PlannerKind::Optimal => ", or use segments",
-        _ => ", or use uniform with a number of segments",
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Persistent means that what is stored stays until its backward pass. The dynamic program is that of Beaumont,
 //! Eyraud-Dubois, Herrmann, Joly and Shilova (INRIA RR-9302; ACM TOMS 50(2) 2024; "rotor"), with parameter gradients
-//! that accumulate during the backward pass, and with alternatives; `table.rs` has the recurrence. Both memory
+//! that accumulate during the backward pass; `table.rs` has the recurrence. Both memory
 //! conditions of the recorded branch are tested: the widely copied implementation omits one of them and exceeds its
 //! budget on stages with large temporary bytes.
 //!
@@ -25,19 +25,21 @@ use grid::Grid;
 use rayon::prelude::*;
 use table::{Stair, Table};
 
-use super::PlanError;
-use super::kind::PlannerKind;
-use super::length::{MOST_STAGES_OF_WINDOWS, check_length};
-use super::persistent::{Choice, emit};
 use super::single_levels::SingleLevels;
 use super::smallest_peak::SmallestPeaks;
 use super::source::{PlanSource, Slots};
 use super::terms::Terms;
+use super::{PlanError, none};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::plan::{Plan, keep_useful};
+use crate::request::Planner;
 
-const KIND: PlannerKind = PlannerKind::Optimal;
+const KIND: Planner = Planner::Optimal;
+
+/// Into how many slots the memory in which nothing is recomputed is divided, to tell schedules apart; fewer where the
+/// table might pass 2 GB (from about 700 stages on), more where they cost nothing.
+const SLOTS: usize = 500;
 
 /// Tolerance for the simulator's sums, which are rounded, unlike those of the table.
 const ROUNDED: f64 = 1.0 - 1e-9;
@@ -50,13 +52,12 @@ pub(crate) struct Optimal<'a> {
     grid: Grid,
     /// The smallest budget, and its plan.
     pub(crate) smallest: Plan,
-    /// The fastest plan of all: nothing recomputed, every stage recorded by its fastest alternative.
+    /// The fastest plan of all: nothing recomputed.
     fastest: Plan,
 }
 
 impl<'a> Optimal<'a> {
-    pub(crate) fn new(chain: &'a Chain, slots: usize) -> Result<Optimal<'a>, PlanError> {
-        check_length(KIND, chain.stages.len(), MOST_STAGES_OF_WINDOWS)?;
+    pub(crate) fn new(chain: &'a Chain) -> Result<Optimal<'a>, PlanError> {
         let terms = Terms::new(chain);
         let peaks = SmallestPeaks::new(&terms);
         let (peak, schedule) = peaks.whole(&terms, chain)?;
@@ -65,9 +66,10 @@ impl<'a> Optimal<'a> {
             smallest.peak, peak,
             "the recurrence and the simulator disagree"
         );
-        let fastest = fastest(chain, &terms)?;
+        let plain = none(chain.stages.len())?;
+        let fastest = Plan::new(chain, KIND, plain, PlanSource::Fastest)?;
         let most = (fastest.peak - chain.resident_bytes()).0;
-        let grid = Grid::new(&terms, most, slots);
+        let grid = Grid::new(&terms, most, SLOTS);
         Ok(Optimal {
             chain,
             terms,
@@ -88,10 +90,7 @@ impl<'a> Optimal<'a> {
         }
         let mut best = self.smallest.clone();
         for single in SingleLevels::new(self.chain)?.within(budget)? {
-            best = best.or_faster(Plan {
-                planner: KIND,
-                ..single
-            });
+            best = best.or_faster(single);
         }
         let memory = (budget - self.chain.resident_bytes()).0;
         let optimizer = self.chain.optimizer.step_s.0;
@@ -121,11 +120,7 @@ impl<'a> Optimal<'a> {
             .map(|step| self.plan(&table, *step))
             .collect::<Result<_, _>>()?;
         drop(table);
-        let single = SingleLevels::new(self.chain)?.frontier()?.into_iter();
-        found.extend(single.map(|single| Plan {
-            planner: KIND,
-            ..single
-        }));
+        found.extend(SingleLevels::new(self.chain)?.frontier()?);
         found.extend([self.smallest, self.fastest]);
         keep_useful(&mut found, |plan| (plan.peak, plan.step));
         Ok(found)
@@ -150,28 +145,4 @@ impl<'a> Optimal<'a> {
         );
         Ok(found)
     }
-}
-
-/// Every stage recorded by its fastest alternative; of equally fast ones, the one with the smaller peak.
-fn fastest(chain: &Chain, terms: &Terms) -> Result<Plan, PlanError> {
-    let loss = terms.loss();
-    let mut peak = terms.all(loss, loss, &terms.nodes[loss].ways[0]);
-    let mut chosen = vec![0; loss];
-    for s in (0..loss).rev() {
-        let ways = &terms.nodes[s].ways;
-        let least = terms.nodes[s].fastest();
-        let peaks = ways
-            .iter()
-            .enumerate()
-            .filter(|(_, way)| way.seconds == least);
-        let best = peaks
-            .map(|(number, way)| (terms.all(s, loss, way).max(way.saved + peak), number))
-            .min();
-        (peak, chosen[s]) = best.unwrap_or((peak, 0));
-    }
-    let schedule = emit(loss, (), |s, _, ()| Choice::Track {
-        alternative: chosen[s],
-        rest: (),
-    })?;
-    Plan::new(chain, KIND, schedule, PlanSource::Fastest)
 }

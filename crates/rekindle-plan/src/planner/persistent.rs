@@ -11,8 +11,8 @@ use crate::schedule::Schedule;
 /// The choice for a window, and the values passed on to the windows inside. `R` is the resource that the planner
 /// counts: remaining memory, remaining checkpoints, or nothing.
 pub(crate) enum Choice<R> {
-    /// Record the first stage by this alternative.
-    Track { alternative: usize, rest: R },
+    /// Record the first stage.
+    Track { rest: R },
     /// Store a_j.
     Split { j: usize, right: R, left: R },
 }
@@ -41,11 +41,8 @@ pub(crate) fn emit<R>(
             Task::Backward(s) => actions.push(Action::Backward(StageId(s))),
             Task::Window { s, .. } if s == stages => actions.push(Action::Loss),
             Task::Window { s, t, left } => match choose(s, t, &left) {
-                Choice::Track { alternative, rest } => {
-                    actions.push(Action::ForwardTracked {
-                        stage: StageId(s),
-                        alternative,
-                    });
+                Choice::Track { rest } => {
+                    actions.push(Action::ForwardTracked(StageId(s)));
                     tasks.push(Task::Backward(s));
                     if s < t {
                         tasks.push(Task::Window {

@@ -1,6 +1,6 @@
 //! Schedules with one level of recomputation, from their cut points.
 //!
-//! `uniform`, `sqrt` and `segments` differ only in where they cut. In the forward pass each segment except the last
+//! Equal segments and the best cuts differ only in where they cut. In the forward pass each segment except the last
 //! keeps only its input. The last segment is recorded as a whole and run backward; then each earlier segment, from last
 //! to first, is recomputed, recorded as a whole and run backward. Every stage outside the last segment runs forward
 //! twice. Cost: O(stages).
@@ -38,7 +38,11 @@ pub fn single_level(stages: usize, starts: &[usize]) -> Result<Schedule, PlanErr
     }
     for segment in edges.windows(2).rev() {
         let stages_of = segment[0]..segment[1];
-        actions.extend(stages_of.clone().map(Action::tracked));
+        actions.extend(
+            stages_of
+                .clone()
+                .map(|i| Action::ForwardTracked(StageId(i))),
+        );
         if segment[1] == stages {
             actions.push(Action::Loss);
         }

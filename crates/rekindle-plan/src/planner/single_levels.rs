@@ -1,5 +1,9 @@
 //! All single-level schedules on a chain's memory/time frontier, from which the best for any budget is chosen.
 //!
+//! Among all ways to cut a chain into segments of which all but the last are recomputed once, the best takes the least
+//! time that fits, then has the fewest segments; `cuts.rs` finds it. The problem goes back to Chen et al. 2016 (arXiv
+//! 1604.06174), who solve it with a greedy pass.
+//!
 //! There are at most as many as stages, because their time depends only on where the last segment starts. For up to
 //! [`MOST_STAGES_EXACT`] stages all are found, each with its smallest budget; for longer chains, the best for each of
 //! [`RUNGS`] evenly spaced budgets. Budgets between two with the same result are not searched.
@@ -7,13 +11,12 @@
 use std::collections::BTreeMap;
 
 use super::cuts::Cuts;
-use super::kind::PlannerKind;
-use super::length::{MOST_STAGES, check_length};
 use super::source::PlanSource;
-use super::{PlanError, single_level};
+use super::{PlanError, check_length, single_level};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::plan::{Plan, keep_useful};
+use crate::request::Planner;
 
 /// Chains of up to this many stages are searched to the byte: about 25 searches for each schedule.
 pub(crate) const MOST_STAGES_EXACT: usize = 300;
@@ -33,11 +36,31 @@ pub(crate) struct SingleLevels<'a> {
 
 impl<'a> SingleLevels<'a> {
     pub(crate) fn new(chain: &'a Chain) -> Result<SingleLevels<'a>, PlanError> {
-        check_length(PlannerKind::Segments, chain.stages.len(), MOST_STAGES)?;
+        check_length(Planner::Optimal, chain.stages.len())?;
         let cuts = Cuts::new(chain);
         let exact = cuts.stages() <= MOST_STAGES_EXACT;
         let step = if exact { 1 } else { cuts.whole().0 / RUNGS + 1 };
         Ok(SingleLevels { chain, cuts, step })
+    }
+
+    /// The fastest one within a budget, in exact bytes, with the fewest segments among equals.
+    pub(crate) fn best(&self, budget: Bytes) -> Result<Option<Plan>, PlanError> {
+        let starts = self.cuts.within(budget);
+        starts.map(|starts| self.plan(&starts)).transpose()
+    }
+
+    /// The smallest budget that one can meet. Cost: about forty times that of [`best`](Self::best).
+    pub(crate) fn smallest(&self) -> Bytes {
+        // `high` fits: nothing is cut.
+        let (mut low, mut high) = (0, self.cuts.whole().0);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.cuts.within(Bytes(middle)) {
+                Some(_) => high = middle,
+                None => low = middle + 1,
+            }
+        }
+        Bytes(high)
     }
 
     /// The candidate schedules for a budget, if any: the best for the budget itself or the next smaller one that is
@@ -91,16 +114,81 @@ impl<'a> SingleLevels<'a> {
 
     fn starts(&self, rung: u64) -> Option<Vec<usize>> {
         let budget = rung.saturating_mul(self.step);
-        self.cuts.within(Bytes(budget), None)
+        self.cuts.within(Bytes(budget))
     }
 
     fn plan(&self, starts: &[usize]) -> Result<Plan, PlanError> {
         let schedule = single_level(self.cuts.stages(), starts)?;
         Plan::new(
             self.chain,
-            PlannerKind::Segments,
+            Planner::Optimal,
             schedule,
-            PlanSource::Segments,
+            PlanSource::SingleLevel,
         )
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use crate::chain::{LossCost, OptimizerCost, Stage};
+    use crate::seconds::Seconds;
+
+    /// No cut of eight stages takes less time, or the same with fewer segments (all 128 cuts, at 20 budgets).
+    #[test]
+    fn the_best_cut_is_found() {
+        let mut state = 7_u64;
+        let mut below = |bound: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % bound
+        };
+        for _ in 0..20 {
+            let stages: Vec<Stage> = (0..8)
+                .map(|_| {
+                    let output = 1 + below(60);
+                    Stage {
+                        forward_s: Seconds(1.0 + below(11) as f64),
+                        backward_s: Seconds(1.0 + below(23) as f64),
+                        output_bytes: Bytes(output),
+                        saved_bytes: Bytes(output + below(80)),
+                        forward_temp_bytes: Bytes(below(60)),
+                        tracked_temp_bytes: Bytes(below(60)),
+                        backward_temp_bytes: Bytes(below(60)),
+                        grad_bytes: Bytes(below(40)),
+                        ..Stage::default()
+                    }
+                })
+                .collect();
+            let chain = Chain {
+                input_bytes: Bytes(below(60)),
+                input_grad: below(2) == 1,
+                fixed_bytes: Bytes(below(30)),
+                stages,
+                loss: LossCost::default(),
+                optimizer: OptimizerCost::default(),
+            };
+            let all = SingleLevels::new(&chain).unwrap();
+            let cuts = (0_u32..1 << 7).map(|cuts| {
+                let starts: Vec<usize> = (1..8).filter(|i| cuts >> (i - 1) & 1 == 1).collect();
+                let run = crate::simulate(&chain, &single_level(8, &starts).unwrap()).unwrap();
+                (run.peak, run.time, starts.len() + 1)
+            });
+            let cuts: Vec<_> = cuts.collect();
+            assert_eq!(Some(all.smallest()), cuts.iter().map(|cut| cut.0).min());
+            for part in 0..20 {
+                let budget = Bytes(all.smallest().0 + part * 25);
+                let fitting = cuts.iter().filter(|(peak, ..)| *peak <= budget);
+                let best = fitting.map(|(_, time, segments)| (*time, *segments));
+                let best = best.min_by(|a, b| a.partial_cmp(b).unwrap());
+                let found = all.best(budget).unwrap().map(|plan| {
+                    let segments = plan.schedule.segments().unwrap().len();
+                    (plan.step, segments)
+                });
+                assert_eq!(found, best, "within {budget}");
+            }
+        }
     }
 }

@@ -4,21 +4,20 @@
 //! P(s,s) = all(s,s)
 //! P(s,t) = min( min over s<j<=t of max( null(s,j,t), x_j + P(j,t), P(s,j-1) ), max( all(s,t), X_{s+1} + P(s+1,t) ) )
 //! ```
-//! the second over all ways to record stage s. The recurrence is the memory half of the program of Beaumont et al.
-//! (INRIA RR-9302, ACM TOMS 50(2) 2024), with parameter gradients and alternatives added; recomputing everything is not
-//! always the smallest, since a recorded stage may be smaller than the forwards that would come between. Cost: O(n^3)
-//! time in parallel diagonals, equal windows once, O(n^2) bytes. Optimal among persistent schedules.
+//! The recurrence is the memory half of the program of Beaumont et al. (INRIA RR-9302, ACM TOMS 50(2) 2024), with
+//! parameter gradients added; recomputing everything is not always the smallest, since a recorded stage may be smaller
+//! than the forwards that would come between. Cost: O(n^3) time in parallel diagonals, equal windows once, O(n^2) bytes.
+//! Optimal among persistent schedules.
 
 use rayon::prelude::*;
 
-use super::PlanError;
-use super::kind::PlannerKind;
-use super::length::{MOST_STAGES_OF_WINDOWS, check_length};
 use super::persistent::{Choice, emit};
 use super::terms::Terms;
 use super::windows::Windows;
+use super::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
+use crate::request::Planner;
 use crate::schedule::Schedule;
 
 /// The smallest budget that a persistent schedule can meet, and that schedule. The budget counts everything: the bytes
@@ -28,11 +27,14 @@ use crate::schedule::Schedule;
 /// The chain does not validate, or is too long to examine all its windows.
 pub fn smallest_peak(chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
     chain.validate()?;
-    check_length(
-        PlannerKind::Optimal,
-        chain.stages.len(),
-        MOST_STAGES_OF_WINDOWS,
-    )?;
+    let stages = chain.stages.len();
+    if stages > MOST_STAGES_OF_WINDOWS {
+        return Err(PlanError::TooManyStages {
+            planner: Planner::Optimal,
+            stages,
+            most: MOST_STAGES_OF_WINDOWS,
+        });
+    }
     let terms = Terms::new(chain);
     SmallestPeaks::new(&terms).whole(&terms, chain)
 }
@@ -82,26 +84,13 @@ impl SmallestPeaks {
 
     /// P(s,t) - G(t) and the choice that attains it, from the shorter windows.
     fn best(&self, terms: &Terms, s: usize, t: usize) -> (u64, Choice<()>) {
-        let mut best = u64::MAX;
-        let mut choice = Choice::Track {
-            alternative: 0,
-            rest: (),
+        let inside = if s < t {
+            terms.nodes[s].saved + self.peaks[self.windows.of(s + 1, t)]
+        } else {
+            0
         };
-        for (alternative, way) in terms.nodes[s].ways.iter().enumerate() {
-            let inside = if s < t {
-                way.saved + self.peaks[self.windows.of(s + 1, t)]
-            } else {
-                0
-            };
-            let peak = terms.all(s, t, way).max(inside);
-            if peak < best {
-                best = peak;
-                choice = Choice::Track {
-                    alternative,
-                    rest: (),
-                };
-            }
-        }
+        let mut best = terms.all(s, t).max(inside);
+        let mut choice = Choice::Track { rest: () };
         let mut forwards = terms.forward_peak(s, true);
         for j in s + 1..=t {
             let null = terms.y[t + 1] + forwards;

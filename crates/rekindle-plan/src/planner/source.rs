@@ -10,22 +10,15 @@ use crate::bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanSource {
-    /// Nothing is recomputed, and every stage is recorded in its fastest way: no schedule is faster.
+    /// Nothing is recomputed: no schedule is faster.
     Fastest,
-    /// `uniform` with so many segments.
+    /// So many equal segments.
     Uniform {
         /// The number of segments.
         segments: usize,
     },
-    /// `sqrt`.
-    Sqrt,
-    /// `segments`: the best single-level cut, in exact bytes.
-    Segments,
-    /// `revolve` with so many snapshots, the chain's input among them.
-    Revolve {
-        /// The number of snapshots.
-        snapshots: usize,
-    },
+    /// The best single-level cut, in exact bytes.
+    SingleLevel,
     /// The persistent program, in exact bytes, with one plan of each window of stages kept per slot.
     Slots(Slots),
     /// The persistent schedule of the smallest peak, in exact bytes.
@@ -50,14 +43,7 @@ impl fmt::Display for PlanSource {
             PlanSource::Fastest => f.write_str("nothing recomputed"),
             PlanSource::Uniform { segments: 1 } => f.write_str("1 segment"),
             PlanSource::Uniform { segments } => write!(f, "{segments} equal segments"),
-            PlanSource::Sqrt => f.write_str("about sqrt(n) segments, cut by bytes"),
-            PlanSource::Segments => f.write_str("best single-level cut, exact bytes"),
-            PlanSource::Revolve { snapshots: 1 } => {
-                f.write_str("binomial schedule with 1 snapshot")
-            }
-            PlanSource::Revolve { snapshots } => {
-                write!(f, "binomial schedule with {snapshots} snapshots")
-            }
+            PlanSource::SingleLevel => f.write_str("best single-level cut, exact bytes"),
             PlanSource::Slots(Slots {
                 count,
                 bytes,

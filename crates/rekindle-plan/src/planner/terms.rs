@@ -12,21 +12,8 @@
 
 use crate::chain::Chain;
 
-/// One way to record a stage.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TrackedForward {
-    /// X.
-    pub(crate) saved: u64,
-    /// F.
-    pub(crate) tracked_temp: u64,
-    /// b.
-    pub(crate) backward_temp: u64,
-    /// Time of the tracked forward and the backward.
-    pub(crate) seconds: f64,
-}
-
 /// One stage, or the loss.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Node {
     /// x_{i+1}; 0 for the loss.
     pub(crate) output: u64,
@@ -34,18 +21,16 @@ pub(crate) struct Node {
     pub(crate) forward_temp: u64,
     /// g.
     pub(crate) grad: u64,
-    /// Time of an untracked forward.
+    /// X.
+    pub(crate) saved: u64,
+    /// F.
+    pub(crate) tracked_temp: u64,
+    /// b.
+    pub(crate) backward_temp: u64,
+    /// Time of a forward.
     pub(crate) forward: f64,
-    /// At least one; the first is the default.
-    pub(crate) ways: Vec<TrackedForward>,
-}
-
-impl Node {
-    /// Least time of a tracked forward and its backward.
-    pub(crate) fn fastest(&self) -> f64 {
-        let ways = self.ways.iter().map(|way| way.seconds);
-        ways.fold(f64::INFINITY, f64::min)
-    }
+    /// Time of a forward and the backward.
+    pub(crate) seconds: f64,
 }
 
 /// A chain in the form of the recurrences.
@@ -70,29 +55,22 @@ impl Terms {
                 output: stage.output_bytes.0,
                 forward_temp: stage.forward_temp_bytes.0,
                 grad: stage.grad_bytes.0,
+                saved: stage.saved_bytes.0,
+                tracked_temp: stage.tracked_temp_bytes.0,
+                backward_temp: stage.backward_temp_bytes.0,
                 forward: stage.forward_s.0,
-                ways: stage
-                    .ways()
-                    .map(|way| TrackedForward {
-                        saved: way.saved_bytes.0,
-                        tracked_temp: way.tracked_temp_bytes.0,
-                        backward_temp: way.backward_temp_bytes.0,
-                        seconds: way.forward_s.0 + way.backward_s.0,
-                    })
-                    .collect(),
+                seconds: stage.forward_s.0 + stage.backward_s.0,
             })
             .collect();
         nodes.push(Node {
             output: 0,
             forward_temp: chain.loss.forward_temp_bytes.0,
             grad: 0,
+            saved: 0,
+            tracked_temp: chain.loss.forward_temp_bytes.0,
+            backward_temp: chain.loss.backward_temp_bytes.0,
             forward: chain.loss.forward_s.0,
-            ways: vec![TrackedForward {
-                saved: 0,
-                tracked_temp: chain.loss.forward_temp_bytes.0,
-                backward_temp: chain.loss.backward_temp_bytes.0,
-                seconds: chain.loss.forward_s.0 + chain.loss.backward_s.0,
-            }],
+            seconds: chain.loss.forward_s.0 + chain.loss.backward_s.0,
         });
         let mut x: Vec<u64> = (0..=stages).map(|i| chain.activation_bytes(i).0).collect();
         let mut y: Vec<u64> = (0..=stages).map(|i| chain.gradient_bytes(i).0).collect();
@@ -121,11 +99,12 @@ impl Terms {
         input + self.x[k + 1] + self.nodes[k].forward_temp
     }
 
-    /// all(s,t) - G(t), with stage s recorded in the given way.
-    pub(crate) fn all(&self, s: usize, t: usize, way: &TrackedForward) -> u64 {
-        let forward = self.y[t + 1] + way.saved + way.tracked_temp;
-        let grads = self.later_grads[s] - self.later_grads[t] + self.nodes[s].grad;
-        let backward = grads + self.y[s] + self.y[s + 1] + way.saved + way.backward_temp;
+    /// all(s,t) - G(t).
+    pub(crate) fn all(&self, s: usize, t: usize) -> u64 {
+        let node = &self.nodes[s];
+        let forward = self.y[t + 1] + node.saved + node.tracked_temp;
+        let grads = self.later_grads[s] - self.later_grads[t] + node.grad;
+        let backward = grads + self.y[s] + self.y[s + 1] + node.saved + node.backward_temp;
         forward.max(backward)
     }
 }

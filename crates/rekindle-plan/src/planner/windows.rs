@@ -81,18 +81,17 @@ impl Windows {
 }
 
 /// A number for each stage, the same for equal stages. The loss has its own number. Cost: O(n) unless many stages
-/// differ only in their alternatives.
+/// differ only in temporary bytes and gradients.
 fn contents(terms: &Terms) -> Vec<usize> {
     let mut by_hash: HashMap<[u64; 5], Vec<usize>> = HashMap::new();
     let mut contents: Vec<usize> = Vec::with_capacity(terms.nodes.len());
     for (i, node) in terms.nodes.iter().enumerate() {
-        let way = &node.ways[0];
         let key = [
             node.output,
-            way.saved,
+            node.saved,
             node.forward_temp,
             node.forward.to_bits(),
-            way.seconds.to_bits(),
+            node.seconds.to_bits(),
         ];
         let alike = by_hash.entry(key).or_default();
         let found = alike

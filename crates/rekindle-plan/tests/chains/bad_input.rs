@@ -1,16 +1,14 @@
 //! Wrong chain files and requests: each is an error that names what is wrong.
 
 use rekindle_plan::{
-    Action, Bytes, Chain, ChainError, PlanError, PlanRequest, PlannerKind, Rule, Schedule,
-    ScheduleError, Seconds, StageId, plan,
+    Bytes, Chain, ChainError, PlanError, Planner, Request, Rule, Schedule, ScheduleError, Seconds,
+    StageId, plan,
 };
 
 const GOOD: &str = r#"{"format": "rekindle-chain/1", "input_bytes": 3,
  "stages": [
   {"name": "conv1", "forward_s": 7, "backward_s": 14, "output_bytes": 5, "saved_bytes": 11,
-   "forward_temp_bytes": 2, "backward_temp_bytes": 3,
-   "alternatives": [{"name": "balanced", "forward_s": 7, "backward_s": 16, "saved_bytes": 7,
-    "tracked_temp_bytes": 2, "backward_temp_bytes": 4}]}],
+   "forward_temp_bytes": 2, "backward_temp_bytes": 3}],
  "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 1}}"#;
 
 /// The message for the good file with one piece of text replaced.
@@ -27,7 +25,6 @@ fn the_good_file_is_read_with_its_defaults() {
     assert_eq!(chain.stages[0].tracked_temp_bytes, Bytes(2));
     assert_eq!(chain.stages[0].grad_bytes, Bytes(0));
     assert!(!chain.input_grad);
-    assert_eq!(chain.stages[0].alternatives[0].saved_bytes, Bytes(7));
 }
 
 #[test]
@@ -59,19 +56,9 @@ fn wrong_values_name_stage_and_field() {
             "saved_bytes is 4, less than the output_bytes of 5",
         ),
         (
-            r#""saved_bytes": 7"#,
-            r#""saved_bytes": 4"#,
-            "alternative 1 (\"balanced\"): saved_bytes is 4, less than",
-        ),
-        (
             r#""forward_s": 7"#,
             r#""forward_s": -7"#,
             "stage 0 (\"conv1\"): forward_s is -7, expected a finite number",
-        ),
-        (
-            r#""backward_s": 16"#,
-            r#""backward_s": -1e-9"#,
-            "alternative 1 (\"balanced\"): backward_s is",
         ),
         (
             r#""input_bytes": 3"#,
@@ -102,7 +89,7 @@ fn wrong_json_names_line_and_column() {
             r#""output_bytes": 5, "#,
             "",
             "missing field `output_bytes`",
-            "line 6",
+            "line 4",
         ),
         (
             r#""name": "conv1""#,
@@ -172,7 +159,7 @@ fn a_chain_needs_stages_and_finite_sums() {
     chain.stages.clear();
     assert_eq!(chain.validate(), Err(ChainError::NoStages));
     assert!(matches!(
-        plan(&chain, &PlanRequest::default()),
+        plan(&chain, &Request::default()),
         Err(PlanError::Chain(ChainError::NoStages))
     ));
 }
@@ -180,39 +167,25 @@ fn a_chain_needs_stages_and_finite_sums() {
 #[test]
 fn requests_that_make_no_sense() {
     let chain = Chain::from_json(GOOD).unwrap();
-    let ask = |planner, segments, slots| {
-        let request = PlanRequest {
+    let ask = |planner| {
+        let request = Request {
             planner,
-            budget: Some(Bytes(0)),
-            segments,
-            slots,
+            ..Request::within(Bytes(0))
         };
         plan(&chain, &request).unwrap_err().to_string()
     };
     assert!(
-        ask(PlannerKind::Uniform, Some(2), 10)
-            .contains("cannot cut 1 stage into 2 segments: use 1 to 1")
+        ask(Planner::Segments(Some(2))).contains("cannot cut 1 stage into 2 segments: use 1 to 1")
     );
-    assert!(ask(PlannerKind::Segments, Some(0), 10).contains("cannot cut 1 stage into 0 segments"));
-    assert!(ask(PlannerKind::Optimal, Some(1), 10).contains("takes no number of segments"));
-    assert!(ask(PlannerKind::Optimal, None, 0).contains("cannot use 0 slots: use 1 to 1000000"));
-    // x_0 and X_1 and the loss's gradient: 3 + 11 + 5 and 1 more, less with the alternative: 3 + 7 + 5 + 1, or in the
-    // backward 3 + 7 + 5 + 4.
-    assert!(
-        ask(PlannerKind::Optimal, None, 10)
-            .contains("the smallest workable budget is 19 B (19 bytes)")
-    );
-    assert!(
-        ask(PlannerKind::None, None, 10).starts_with("the plain run does not fit 0 B (0 bytes): ")
-    );
-    assert!(ask(PlannerKind::Auto, None, 10).starts_with("no plan fits 0 B (0 bytes): "));
-    assert!(
-        "fastest"
-            .parse::<PlannerKind>()
-            .unwrap_err()
-            .to_string()
-            .contains("unknown planner `fastest`")
-    );
+    assert!(ask(Planner::Segments(Some(0))).contains("cannot cut 1 stage into 0 segments"));
+    // x_0 and X_1, and in the backward y_1 and 3 more: 3 + 11 + 5 + 3.
+    assert!(ask(Planner::Optimal).contains("the smallest workable budget is 22 B (22 bytes)"));
+    assert!(ask(Planner::None).starts_with("the plain run does not fit 0 B (0 bytes): "));
+    assert!(ask(Planner::Auto).starts_with("no plan fits 0 B (0 bytes): "));
+    let unused = Planner::asked(Some(Planner::Optimal), Some(1)).unwrap_err();
+    assert!(unused.to_string().contains("takes no number of segments"));
+    let unknown = "fastest".parse::<Planner>().unwrap_err();
+    assert!(unknown.to_string().contains("unknown planner `fastest`"));
 }
 
 #[test]
@@ -291,39 +264,17 @@ fn broken_schedules_name_action_and_rule() {
         message,
         "action 1 (`forward 0`): it computes a_1, which is still kept"
     );
-    let unknown = Schedule::new(
-        1,
-        vec![
-            Action::ForwardTracked {
-                stage: StageId(0),
-                alternative: 2,
-            },
-            Action::Loss,
-            Action::Backward(StageId(0)),
-        ],
-    );
-    let chain = Chain::from_json(GOOD).unwrap();
-    let message = rekindle_plan::simulate(&chain, &unknown.unwrap())
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains("stage 0 has no alternative 2, the largest is 1"),
-        "{message}"
-    );
 }
 
 /// A name is only text: one that moves the cursor or colours a terminal is refused.
 #[test]
 fn names_with_control_characters_are_refused() {
-    for (name, place) in [("conv1", "stage 0"), ("balanced", "alternative 1")] {
-        let named = format!("\"name\": \"{name}\"");
-        let said = message(&named, "\"name\": \"\\u001b[2J\\u0007\"");
-        assert!(
-            said.contains(place) && said.contains("control character"),
-            "{said}"
-        );
-        assert!(!said.contains(char::is_control), "{said:?}");
-    }
+    let said = message("\"name\": \"conv1\"", "\"name\": \"\\u001b[2J\\u0007\"");
+    assert!(
+        said.contains("stage 0") && said.contains("control character"),
+        "{said}"
+    );
+    assert!(!said.contains(char::is_control), "{said:?}");
 }
 
 /// serde_json's default reading of numbers is off by one in the last place for some of them: this one is.

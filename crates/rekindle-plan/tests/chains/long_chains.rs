@@ -1,18 +1,18 @@
 //! Long chains are planned within the patience of a test suite, or refused in words.
 
 use rekindle_plan::{
-    Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, frontier, plan, planner, simulate,
+    Bytes, Chain, Plan, PlanError, Planner, Request, frontier, plan, planner, simulate,
 };
 
 use crate::deep_linear::deep_linear;
 
 const LONG: usize = 10_000;
 
-fn ask(chain: &Chain, planner: PlannerKind, budget: Option<Bytes>) -> Result<Plan, PlanError> {
-    let request = PlanRequest {
+fn ask(chain: &Chain, planner: Planner, budget: Option<Bytes>) -> Result<Plan, PlanError> {
+    let request = Request {
         planner,
         budget,
-        ..PlanRequest::default()
+        ..Request::default()
     };
     plan(chain, &request)
 }
@@ -28,18 +28,12 @@ fn part_of_plain(chain: &Chain, part: u64) -> Bytes {
 fn ten_thousand_stages_are_planned() {
     let chain = deep_linear(LONG);
     let budget = part_of_plain(&chain, 2);
-    for planner in [
-        PlannerKind::Uniform,
-        PlannerKind::Sqrt,
-        PlannerKind::Segments,
-        PlannerKind::Revolve,
-        PlannerKind::Auto,
-    ] {
+    for planner in [Planner::Segments(None), Planner::Optimal, Planner::Auto] {
         let plan = ask(&chain, planner, Some(budget)).unwrap();
         assert!(plan.peak <= budget, "{planner}");
     }
-    let plain = ask(&chain, PlannerKind::Auto, None).unwrap();
-    assert_eq!(plain.planner, PlannerKind::None);
+    let plain = ask(&chain, Planner::Auto, None).unwrap();
+    assert_eq!(plain.planner, Planner::None);
 }
 
 #[test]
@@ -56,66 +50,42 @@ fn ten_thousand_stages_have_a_smallest_budget() {
         }
         other => panic!("{planner}: {other:?}"),
     };
-    let segments = smallest(PlannerKind::Segments);
-    assert!(segments <= smallest(PlannerKind::Uniform));
-    assert_eq!(smallest(PlannerKind::Auto), segments);
-    let plan = ask(&chain, PlannerKind::Segments, Some(segments)).unwrap();
-    assert_eq!(plan.peak, segments);
-}
-
-#[test]
-fn too_many_stages_for_optimal_are_refused() {
-    let error = ask(&deep_linear(LONG), PlannerKind::Optimal, None).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the optimal planner takes at most 2000 stages here, and the chain has 10000: merge neighbouring stages, \
-         or use segments"
-    );
+    let optimal = smallest(Planner::Optimal);
+    assert!(optimal <= smallest(Planner::Segments(None)));
+    assert_eq!(smallest(Planner::Auto), optimal);
+    let plan = ask(&chain, Planner::Optimal, Some(optimal)).unwrap();
+    assert_eq!(plan.peak, optimal);
 }
 
 #[test]
 fn a_hundred_thousand_stages_are_refused_or_planned_at_once() {
     let chain = deep_linear(100_000);
     let budget = Some(part_of_plain(&chain, 2));
-    let searching = |planner: &PlannerKind| *planner != PlannerKind::None;
-    for planner in PlannerKind::ALL.into_iter().filter(searching) {
-        let error = ask(&chain, planner, budget).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                PlanError::TooManyStages {
-                    stages: 100_000,
-                    ..
+    for planner in [Planner::Segments(None), Planner::Optimal, Planner::Auto] {
+        assert_eq!(
+            ask(&chain, planner, budget).unwrap_err().to_string(),
+            format!(
+                "the {} planner takes at most 20000 stages here, and the chain has 100000: merge neighbouring \
+                 stages, or give a number of segments",
+                if planner == Planner::Auto {
+                    Planner::Optimal
+                } else {
+                    planner
                 }
-            ),
-            "{planner}: {error}"
+            )
         );
-        assert!(frontier(&chain, planner, 500).is_err());
+        assert!(frontier(&chain, planner).is_err());
     }
-    assert!(ask(&chain, PlannerKind::None, None).is_ok());
-    let request = PlanRequest {
-        planner: PlannerKind::Uniform,
-        segments: Some(300),
-        ..PlanRequest::default()
-    };
-    assert!(plan(&chain, &request).is_ok());
+    assert!(ask(&chain, Planner::None, None).is_ok());
+    assert!(ask(&chain, Planner::Segments(Some(300)), None).is_ok());
 }
 
-/// A schedule for each of 3,000 numbers of snapshots holds some 30 million actions.
+/// Schedules of all numbers of segments would hold some 30 million actions.
 #[test]
 fn frontiers_of_three_thousand_stages_fit_in_memory() {
     let chain = deep_linear(3_000);
-    for planner in [
-        PlannerKind::Uniform,
-        PlannerKind::Sqrt,
-        PlannerKind::Revolve,
-    ] {
-        let points = frontier(&chain, planner, 500).unwrap();
-        let actions: usize = points
-            .iter()
-            .map(|point| point.schedule.actions().len())
-            .sum();
-        assert!(actions < 30_000_000, "{planner}: {actions}");
-        assert!(points.windows(2).all(|pair| pair[0].peak < pair[1].peak));
-    }
+    let points = frontier(&chain, Planner::Segments(None)).unwrap();
+    let actions = points.iter().map(|point| point.schedule.actions().len());
+    assert!(actions.sum::<usize>() < 30_000_000);
+    assert!(points.windows(2).all(|pair| pair[0].peak < pair[1].peak));
 }

@@ -1,11 +1,11 @@
-//! Properties of every planner on random chains, with parameter gradients and alternatives.
+//! Properties of every planner on random chains, with parameter gradients.
 //!
 //! Sizes here have no common divisor and are large, so that `optimal` has to round them to slots.
 
 use proptest::prelude::*;
 use rekindle_plan::{
-    Action, Bytes, Chain, Plan, PlanError, PlanRequest, PlannerKind, Schedule, StageId, frontier,
-    plan, planner, simulate, smallest_peak,
+    Action, Bytes, Chain, Plan, PlanError, Planner, Request, Schedule, StageId, frontier, plan,
+    planner, simulate, smallest_peak,
 };
 
 use crate::least_time::least_time;
@@ -16,30 +16,27 @@ const ROUNDED: Shape = Shape {
     stages: 12,
     unit: 1_000_003,
     grads: true,
-    alternatives: true,
     tracked_temps: true,
 };
 
-fn ask(
-    chain: &Chain,
-    planner: PlannerKind,
-    budget: Bytes,
-    slots: usize,
-) -> Result<Plan, PlanError> {
-    plan(
-        chain,
-        &PlanRequest {
-            planner,
-            budget: Some(budget),
-            segments: None,
-            slots,
-        },
-    )
+const PLANNERS: [Planner; 4] = [
+    Planner::None,
+    Planner::Segments(None),
+    Planner::Optimal,
+    Planner::Auto,
+];
+
+fn ask(chain: &Chain, planner: Planner, budget: Bytes) -> Result<Plan, PlanError> {
+    let request = Request {
+        planner,
+        ..Request::within(budget)
+    };
+    plan(chain, &request)
 }
 
 /// The plan's time, after the simulator has confirmed what it promises; `None` where nothing fits.
-fn time(chain: &Chain, planner: PlannerKind, budget: Bytes, slots: usize) -> Option<f64> {
-    match ask(chain, planner, budget, slots) {
+fn time(chain: &Chain, planner: Planner, budget: Bytes) -> Option<f64> {
+    match ask(chain, planner, budget) {
         Ok(plan) => {
             let run = simulate(chain, &plan.schedule).unwrap();
             assert_eq!((run.peak, run.time), (plan.peak, plan.step));
@@ -83,36 +80,29 @@ proptest! {
     #![proptest_config(cases(25))]
 
     #[test]
-    fn better_planners_are_never_slower(chain in random_chain(ROUNDED), slots in 1_usize..60) {
+    fn better_planners_are_never_slower(chain in random_chain(ROUNDED)) {
         for budget in budgets(&chain, 5) {
-            let optimal = time(&chain, PlannerKind::Optimal, budget, slots);
-            let segments = time(&chain, PlannerKind::Segments, budget, slots);
-            let uniform = time(&chain, PlannerKind::Uniform, budget, slots);
-            let none = time(&chain, PlannerKind::None, budget, slots);
+            let optimal = time(&chain, Planner::Optimal, budget);
+            let segments = time(&chain, Planner::Segments(None), budget);
+            let none = time(&chain, Planner::None, budget);
             let no_slower = |better: Option<f64>, worse: Option<f64>| worse.is_none_or(|worse| better.is_some_and(|better| better <= worse));
             prop_assert!(no_slower(optimal, segments), "optimal {optimal:?}, segments {segments:?} at {}", budget.0);
-            prop_assert!(no_slower(segments, uniform), "segments {segments:?}, uniform {uniform:?} at {}", budget.0);
-            prop_assert!(no_slower(uniform, none));
-            prop_assert!(no_slower(segments, time(&chain, PlannerKind::Sqrt, budget, slots)));
-            time(&chain, PlannerKind::Revolve, budget, slots);
-            time(&chain, PlannerKind::Auto, budget, slots);
+            prop_assert!(no_slower(segments, none));
+            prop_assert_eq!(time(&chain, Planner::Auto, budget), optimal);
         }
     }
 
     #[test]
     fn parts_at_the_peak_are_what_the_actions_so_far_have_left(chain in random_chain(ROUNDED)) {
         for budget in budgets(&chain, 3) {
-            let Ok(plan) = ask(&chain, PlannerKind::Optimal, budget, 40) else {
+            let Ok(plan) = ask(&chain, Planner::Optimal, budget) else {
                 continue;
             };
             let run = simulate(&chain, &plan.schedule).unwrap();
             let (mut graphs, mut parameter_gradients) = (vec![0; chain.stages.len()], 0);
             for (place, &action) in plan.schedule.actions()[..=run.peak_action].iter().enumerate() {
                 match action {
-                    Action::ForwardTracked { stage, alternative } => {
-                        let way = chain.stages[stage.0].tracked(alternative).unwrap();
-                        graphs[stage.0] = way.saved_bytes.0;
-                    }
+                    Action::ForwardTracked(stage) => graphs[stage.0] = chain.stages[stage.0].saved_bytes.0,
                     Action::Backward(stage) => {
                         // At its own peak a backward still reads its graph.
                         if place < run.peak_action {
@@ -130,15 +120,11 @@ proptest! {
     }
 
     #[test]
-    fn more_room_is_never_slower(chain in random_chain(ROUNDED), slots in 1_usize..40) {
-        for planner in PlannerKind::ALL {
-            // `auto` prefers `none` where it fits, which an alternative may beat.
-            if planner == PlannerKind::Auto {
-                continue;
-            }
+    fn more_room_is_never_slower(chain in random_chain(ROUNDED)) {
+        for planner in PLANNERS {
             let mut least = f64::INFINITY;
             for budget in budgets(&chain, 8) {
-                match time(&chain, planner, budget, slots) {
+                match time(&chain, planner, budget) {
                     Some(time) => {
                         prop_assert!(time <= least, "{planner} at {}: {time} > {least}", budget.0);
                         least = time;
@@ -151,8 +137,8 @@ proptest! {
 
     #[test]
     fn the_smallest_budget_works_and_one_byte_less_does_not(chain in random_chain(ROUNDED)) {
-        for planner in PlannerKind::ALL {
-            let smallest = match ask(&chain, planner, Bytes(0), 20) {
+        for planner in PLANNERS {
+            let smallest = match ask(&chain, planner, Bytes(0)) {
                 Err(PlanError::Infeasible { smallest, smallest_of_all, .. }) => {
                     prop_assert_eq!(smallest_of_all, smallest_peak(&chain).unwrap().0);
                     smallest
@@ -160,51 +146,20 @@ proptest! {
                 // A chain may need nothing at all.
                 other => { prop_assert!(other.is_ok()); continue; }
             };
-            let plan = ask(&chain, planner, smallest, 20).unwrap();
+            let plan = ask(&chain, planner, smallest).unwrap();
             prop_assert_eq!(plan.peak, smallest);
-            prop_assert!(ask(&chain, planner, Bytes(smallest.0 - 1), 20).is_err());
-        }
-    }
-
-    /// The fewest segments and the exact number: no other cut with as many is faster (all cuts of up to 8 stages).
-    #[test]
-    fn segments_finds_the_best_cut(
-        chain in random_chain(Shape { stages: 8, ..ROUNDED }), pick in 0_u64..=4
-    ) {
-        let stages = chain.stages.len();
-        let budget = budgets(&chain, 4)[pick as usize];
-        let mut best: Vec<Option<(f64, usize)>> = vec![None; stages + 1];
-        for cuts in 0_u32..1 << (stages - 1) {
-            let starts: Vec<usize> = (1..stages).filter(|&i| cuts >> (i - 1) & 1 == 1).collect();
-            let run = simulate(&chain, &planner::single_level(stages, &starts).unwrap()).unwrap();
-            if run.peak <= budget {
-                let found = (run.time.0, starts.len() + 1);
-                for slot in [0, starts.len() + 1] {
-                    if best[slot].is_none_or(|best| found < best) {
-                        best[slot] = Some(found);
-                    }
-                }
-            }
-        }
-        for (count, expected) in best.into_iter().enumerate() {
-            let count = (count > 0).then_some(count);
-            let schedule = planner::segments(&chain, budget, count).unwrap();
-            let found = schedule.map(|schedule| {
-                let segments = schedule.segments().unwrap().len();
-                (simulate(&chain, &schedule).unwrap().time.0, segments)
-            });
-            prop_assert_eq!(found, expected, "{:?} segments", count);
+            prop_assert!(ask(&chain, planner, Bytes(smallest.0 - 1)).is_err());
         }
     }
 
     #[test]
-    fn the_frontier_agrees_with_the_plans(chain in random_chain(Shape { stages: 8, ..ROUNDED }), slots in 4_usize..40) {
-        for kind in [PlannerKind::Uniform, PlannerKind::Segments, PlannerKind::Revolve, PlannerKind::Optimal] {
-            let points = frontier(&chain, kind, slots).unwrap();
+    fn the_frontier_agrees_with_the_plans(chain in random_chain(Shape { stages: 8, ..ROUNDED })) {
+        for planner in PLANNERS {
+            let points = frontier(&chain, planner).unwrap();
             prop_assert!(points.windows(2).all(|pair| pair[0].peak < pair[1].peak && pair[0].step > pair[1].step));
             for point in points {
-                let planned = time(&chain, kind, point.peak, slots).unwrap();
-                prop_assert!(planned <= point.step.0, "{kind} at {}: {planned} > {}", point.peak.0, point.step.0);
+                let planned = time(&chain, planner, point.peak).unwrap();
+                prop_assert!(planned <= point.step.0, "{planner} at {}: {planned} > {}", point.peak.0, point.step.0);
             }
         }
     }
@@ -212,13 +167,13 @@ proptest! {
     /// A window of a repeating chain is computed once for all its copies, with roundings of its own.
     #[test]
     fn repeating_stages_are_planned_within_the_budget(
-        chain in random_chain(Shape { stages: 4, ..ROUNDED }), times in 2_usize..6, slots in 10_usize..60
+        chain in random_chain(Shape { stages: 4, ..ROUNDED }), times in 2_usize..6
     ) {
         let mut repeated = chain.clone();
         repeated.stages = chain.stages.iter().cycle().take(chain.stages.len() * times).cloned().collect();
         let mut least = f64::INFINITY;
         for budget in budgets(&repeated, 8) {
-            if let Some(time) = time(&repeated, PlannerKind::Optimal, budget, slots) {
+            if let Some(time) = time(&repeated, Planner::Optimal, budget) {
                 prop_assert!(time <= least);
                 least = time;
             }
@@ -231,10 +186,10 @@ proptest! {
     }
 
     #[test]
-    fn actions_round_trip(stage: usize, alternative: usize) {
+    fn actions_round_trip(stage: usize) {
         let stage = StageId(stage);
         for action in [
-            Action::Forward(stage), Action::ForwardKeep(stage), Action::ForwardTracked { stage, alternative },
+            Action::Forward(stage), Action::ForwardKeep(stage), Action::ForwardTracked(stage),
             Action::Loss, Action::Backward(stage), Action::Optimize,
         ] {
             prop_assert_eq!(action.to_string().parse::<Action>().unwrap(), action);

@@ -1,7 +1,7 @@
 //! Graphs that are chains, where the planners of chains and closed forms say what is possible.
 use crate::graph_support::graphs::{Sequence, equal_steps, of_chain, random_chain};
-use rekindle_plan::graph::{GraphPlanner, GraphRequest, OperationId, plan_graph};
-use rekindle_plan::{Bytes, PlanRequest, PlannerKind, plan, planner};
+use rekindle_plan::graph::{OperationId, plan_graph};
+use rekindle_plan::{Bytes, Planner, Request, plan, planner};
 
 #[test]
 fn never_slower_than_optimal_on_the_same_chain() {
@@ -14,15 +14,15 @@ fn never_slower_than_optimal_on_the_same_chain() {
         let (least, _) = rekindle_plan::smallest_peak(&chain).unwrap();
         for part in 0..3 {
             let budget = Bytes(least.0 + (plain.peak.0 - least.0) * part / 3);
-            let request = PlanRequest {
-                planner: PlannerKind::Optimal,
-                ..PlanRequest::within(budget)
+            let request = Request {
+                planner: Planner::Optimal,
+                ..Request::within(budget)
             };
             let over_chain = plan(&chain, &request).unwrap();
-            for planner in [GraphPlanner::Auto, GraphPlanner::Graph] {
-                let request = GraphRequest {
+            for planner in [Planner::Auto, Planner::Graph] {
+                let request = Request {
                     planner,
-                    ..GraphRequest::within(budget)
+                    ..Request::within(budget)
                 };
                 let over_graph = plan_graph(&graph, &request).unwrap();
                 assert!(over_graph.simulated.peak <= budget);
@@ -48,7 +48,7 @@ fn equal_steps_take_about_as_few_forwards_as_the_closed_form_says() {
     for (steps, states) in [(4, 1), (8, 1), (6, 2), (10, 2), (10, 3), (15, 4), (20, 3)] {
         let least = closed_form(steps, states);
         let graph = equal_steps(steps as usize);
-        let plan = plan_graph(&graph, &GraphRequest::within(Bytes(states))).unwrap();
+        let plan = plan_graph(&graph, &Request::within(Bytes(states))).unwrap();
         let forward = |id: &&OperationId| !graph.operation(**id).backward;
         let found = plan.program.operations().iter().filter(forward).count() as u64;
         assert!(

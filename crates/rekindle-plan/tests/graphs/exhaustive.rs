@@ -4,8 +4,8 @@
 //! many plans are no optimum.
 use crate::graph_support::exhaustive::{least_time, smallest_peak};
 use crate::graph_support::graphs::{Sequence, any, training};
-use rekindle_plan::graph::{GraphRequest, Program, plan_graph, simulate, smallest_program};
-use rekindle_plan::{Bytes, Graph};
+use rekindle_plan::graph::{Program, plan_graph, simulate, smallest_program};
+use rekindle_plan::{Bytes, Graph, Request};
 
 /// How many plans are as good as the optimum, and how far the others are from it.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Distance {
             let budget = least + (most - least) * part / 4;
             let best = least_time(graph, budget).unwrap() as f64;
             self.budgets += 1;
-            let Ok(plan) = plan_graph(graph, &GraphRequest::within(Bytes(budget))) else {
+            let Ok(plan) = plan_graph(graph, &Request::within(Bytes(budget))) else {
                 continue;
             };
             let time = plan.simulated.time.0;

@@ -2,10 +2,8 @@
 use std::time::Instant;
 
 use crate::graph_support::graphs::{Kind, Sequence, equal_steps, residual, transformer, unet};
-use rekindle_plan::graph::{
-    GraphPlan, GraphPlanner, GraphRequest, Program, plan_graph, simulate, smallest_program,
-};
-use rekindle_plan::{Bytes, Graph};
+use rekindle_plan::graph::{GraphPlan, Program, plan_graph, simulate, smallest_program};
+use rekindle_plan::{Bytes, Graph, Planner, Request};
 
 /// The times of plans at budgets from the smallest to the recorded peak, in recorded times.
 fn times(graph: &Graph, budgets: u64) -> Vec<f64> {
@@ -15,7 +13,7 @@ fn times(graph: &Graph, budgets: u64) -> Vec<f64> {
     let budgets =
         (0..=budgets).map(|part| least.peak.0 + (recorded.peak.0 - least.peak.0) * part / budgets);
     let times = budgets.map(|budget| {
-        let plan = plan_graph(graph, &GraphRequest::within(Bytes(budget))).unwrap();
+        let plan = plan_graph(graph, &Request::within(Bytes(budget))).unwrap();
         assert!(plan.simulated.peak.0 <= budget);
         plan.simulated.time.0 / recorded.time.0
     });
@@ -75,11 +73,11 @@ fn run_again(graph: &Graph, kinds: &[Kind], plan: &GraphPlan) -> [f64; 5] {
     })
 }
 
-fn planned(graph: &Graph, planner: GraphPlanner, budget: Option<Bytes>) -> GraphPlan {
-    let request = GraphRequest {
+fn planned(graph: &Graph, planner: Planner, budget: Option<Bytes>) -> GraphPlan {
+    let request = Request {
         planner,
         budget,
-        ..GraphRequest::default()
+        ..Request::default()
     };
     plan_graph(graph, &request).unwrap()
 }
@@ -88,8 +86,8 @@ fn planned(graph: &Graph, planner: GraphPlanner, budget: Option<Bytes>) -> Graph
 fn what_is_dear_is_kept_and_what_is_cheap_is_run_again() {
     let (graph, kinds) = transformer(6);
     graph.validate().unwrap();
-    let whole = planned(&graph, GraphPlanner::Uniform(Some(6)), None);
-    let single = planned(&graph, GraphPlanner::Graph, Some(whole.simulated.peak));
+    let whole = planned(&graph, Planner::Segments(Some(6)), None);
+    let single = planned(&graph, Planner::Graph, Some(whole.simulated.peak));
     assert!(single.simulated.peak <= whole.simulated.peak);
     assert!(single.simulated.time.0 < whole.simulated.time.0);
     let [norm, projection, _, activation, _] = run_again(&graph, &kinds, &single);
@@ -114,16 +112,16 @@ fn single_operations_against_whole_blocks() {
     for layers in [12, 48] {
         let (graph, kinds) = transformer(layers);
         let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
-        let blocks = GraphPlanner::Uniform(Some(layers as usize));
+        let blocks = Planner::Segments(Some(layers as usize));
         let leanest = planned(&graph, blocks, None).simulated.peak;
         let half = Bytes(recorded.peak.0 / 2);
         for (budget, planner) in [
             (leanest, blocks),
-            (leanest, GraphPlanner::Optimal),
-            (leanest, GraphPlanner::Graph),
-            (half, GraphPlanner::Segments(None)),
-            (half, GraphPlanner::Optimal),
-            (half, GraphPlanner::Graph),
+            (leanest, Planner::Optimal),
+            (leanest, Planner::Graph),
+            (half, Planner::Segments(None)),
+            (half, Planner::Optimal),
+            (half, Planner::Graph),
         ] {
             let started = Instant::now();
             let plan = planned(&graph, planner, Some(budget));

@@ -3,10 +3,10 @@ use crate::graph_support::exhaustive::least_time_with_host;
 use crate::graph_support::graphs::{Sequence, any, equal_steps, training};
 use crate::graph_support::naive::{self, needed_after};
 use rekindle_plan::graph::{
-    GraphError, GraphPlan, GraphPlanError, GraphRequest, Link, OnDevice, Operation, OperationId,
-    Program, ProgramError, Rate, TensorId, Transfer, plan_graph, simulate,
+    GraphError, GraphPlan, GraphPlanError, Link, OnDevice, Operation, OperationId, Program,
+    ProgramError, Rate, TensorId, Transfer, plan_graph, simulate,
 };
-use rekindle_plan::{Bytes, Graph, Seconds};
+use rekindle_plan::{Bytes, Graph, Request, Seconds};
 
 fn link(latency: [u64; 2], bytes_per_s: f64, host: u64) -> Link {
     let [to_host, to_device] = latency.map(|latency| Rate {
@@ -21,10 +21,10 @@ fn link(latency: [u64; 2], bytes_per_s: f64, host: u64) -> Link {
     }
 }
 
-fn request(budget: u64, link: Link) -> GraphRequest {
-    GraphRequest {
+fn request(budget: u64, link: Link) -> Request {
+    Request {
         link: Some(link),
-        ..GraphRequest::within(Bytes(budget))
+        ..Request::within(Bytes(budget))
     }
 }
 
@@ -172,7 +172,7 @@ fn equal_steps_move_all_that_has_no_room_to_a_fast_host() {
             (moved, moved, 0)
         );
         assert_eq!(run.transfer_time.0, 0.5 * moved as f64);
-        let alone = plan_graph(&graph, &GraphRequest::within(Bytes(bytes)))
+        let alone = plan_graph(&graph, &Request::within(Bytes(bytes)))
             .unwrap()
             .simulated;
         let on_device = OnDevice {
@@ -221,7 +221,7 @@ fn without_a_link_or_with_one_too_slow_plans_are_the_same() {
         );
         let most = simulate(&graph, &Program::recorded(&graph).unwrap()).peak.0;
         for budget in [most / 2, most * 3 / 4, most] {
-            let alone = plan_graph(&graph, &GraphRequest::within(Bytes(budget)));
+            let alone = plan_graph(&graph, &Request::within(Bytes(budget)));
             let slow = plan_graph(&graph, &request(budget, link([1 << 40; 2], 1e-9, 1000)));
             let Ok(alone) = alone else { continue };
             assert_eq!(slow.unwrap(), alone, "within {budget}");
@@ -242,7 +242,7 @@ fn a_draw_that_cannot_be_made_again_goes_to_the_host() {
     let last = builder.operation(&[third, draw], 1, 1);
     builder.output(last);
     let graph = builder.graph;
-    let alone = plan_graph(&graph, &GraphRequest::within(Bytes(9)));
+    let alone = plan_graph(&graph, &Request::within(Bytes(9)));
     assert!(
         matches!(
             alone,

@@ -3,20 +3,18 @@ use crate::graph_support::graphs::{Sequence, any, residual, training, unet};
 use crate::graph_support::naive;
 use proptest::prelude::*;
 use rekindle_plan::graph::{
-    Crossing, Graph, GraphPlanError, GraphPlanner, GraphRequest, OperationId, Program, Stages,
-    TensorId, borders, plan_graph, simulate, smallest_program,
+    Crossing, Graph, GraphPlanError, OperationId, Program, Stages, TensorId, borders, plan_graph,
+    simulate, smallest_program,
 };
-use rekindle_plan::{Bytes, PlannerKind, frontier};
+use rekindle_plan::{Bytes, Planner, Request, frontier};
 
-const PLANNERS: [GraphPlanner; 8] = [
-    GraphPlanner::Auto,
-    GraphPlanner::Graph,
-    GraphPlanner::Optimal,
-    GraphPlanner::Segments(None),
-    GraphPlanner::Sqrt,
-    GraphPlanner::Revolve,
-    GraphPlanner::Uniform(Some(1)),
-    GraphPlanner::None,
+const PLANNERS: [Planner; 6] = [
+    Planner::Auto,
+    Planner::Graph,
+    Planner::Optimal,
+    Planner::Segments(None),
+    Planner::Segments(Some(1)),
+    Planner::None,
 ];
 
 /// Any order of operations that finds its inputs, with repetitions, that ends with every operation in recorded order.
@@ -115,8 +113,8 @@ proptest! {
         for crossing in [Crossing::Carried, Crossing::Held] {
             let stages = Stages::new(&graph, &borders, crossing);
             let chain = stages.chain();
-            for kind in [PlannerKind::Optimal, PlannerKind::Revolve, PlannerKind::Uniform] {
-                for plan in frontier(chain, kind, 60).unwrap() {
+            for kind in [Planner::Optimal, Planner::Segments(None)] {
+                for plan in frontier(chain, kind).unwrap() {
                     let program = stages.program(&graph, &plan.schedule).unwrap();
                     let run = simulate(&graph, &program);
                     prop_assert!(run.peak <= plan.peak, "{} > {}", run.peak, plan.peak);
@@ -136,7 +134,7 @@ proptest! {
         let graph = any(&mut random, operations);
         let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
         let budget = Bytes(recorded.peak.0 * percent / 100);
-        let request = |planner| GraphRequest { planner, ..GraphRequest::within(budget) };
+        let request = |planner| Request { planner, ..Request::within(budget) };
         for planner in PLANNERS {
             match plan_graph(&graph, &request(planner)) {
                 Ok(plan) => {
@@ -147,7 +145,7 @@ proptest! {
                 Err(GraphPlanError::Infeasible { leanest, .. }) => {
                     let smallest = leanest.simulated.peak;
                     prop_assert!(smallest > budget);
-                    let again = GraphRequest { planner, ..GraphRequest::within(smallest) };
+                    let again = Request { planner, ..Request::within(smallest) };
                     prop_assert!(plan_graph(&graph, &again).is_ok());
                 }
                 Err(error) => prop_assert!(false, "{}", error),
@@ -172,7 +170,7 @@ fn time_hardly_ever_rises_with_the_budget() {
         let mut best = f64::INFINITY;
         for part in 0..=8 {
             let budget = Bytes(least.peak.0 + (recorded.peak.0 - least.peak.0) * part / 8);
-            let plan = plan_graph(&graph, &GraphRequest::within(budget)).unwrap();
+            let plan = plan_graph(&graph, &Request::within(budget)).unwrap();
             let time = plan.simulated.time.0;
             assert!(
                 time <= MOST_RISE * best,
@@ -191,9 +189,9 @@ fn a_graph_without_operations_takes_its_fixed_bytes() {
         ..Graph::default()
     };
     for planner in PLANNERS {
-        let request = |budget| GraphRequest {
+        let request = |budget| Request {
             planner,
-            ..GraphRequest::within(Bytes(budget))
+            ..Request::within(Bytes(budget))
         };
         let plan = plan_graph(&graph, &request(7)).unwrap();
         assert!(plan.program.is_empty());
@@ -214,6 +212,6 @@ fn operations_without_a_time_are_planned_too() {
     }
     let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
     let budget = Bytes(recorded.peak.0 * 6 / 10);
-    let plan = plan_graph(&graph, &GraphRequest::within(budget)).unwrap();
+    let plan = plan_graph(&graph, &Request::within(budget)).unwrap();
     assert!(plan.simulated.peak <= budget);
 }

@@ -1,10 +1,10 @@
 //! Where a graph is cut, and what its stages run.
 use crate::graph_support::graphs::{Builder, Sequence, residual, unet};
 use rekindle_plan::graph::{
-    Crossing, Graph, GraphPlan, GraphPlanner, GraphRequest, Link, OperationId, Program, Rate,
-    SpanPass, Stages, TensorId, Transfer, borders, held, plan_graph, simulate,
+    Crossing, Graph, GraphPlan, Link, OperationId, Program, Rate, SpanPass, Stages, TensorId,
+    Transfer, borders, held, plan_graph, simulate,
 };
-use rekindle_plan::{Bytes, PlannerKind, Seconds, StageId, frontier, planner};
+use rekindle_plan::{Bytes, Planner, Request, Seconds, StageId, frontier, planner};
 
 /// Three forward operations, a loss gradient and three backward operations that read the inputs of the forward.
 fn three() -> Builder {
@@ -158,7 +158,7 @@ fn what_only_leaves_the_step_runs_once() {
     graph.validate().unwrap();
     let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
     let chain = stages.chain();
-    for plan in frontier(chain, PlannerKind::Optimal, 50).unwrap() {
+    for plan in frontier(chain, Planner::Optimal).unwrap() {
         let program = stages.program(&graph, &plan.schedule).unwrap();
         let runs = program.operations().iter().filter(|id| id.0 == 1).count();
         assert_eq!(runs, 1);
@@ -172,9 +172,9 @@ fn what_only_leaves_the_step_runs_once() {
 fn a_unet_trains_in_half_the_memory() {
     let graph = unet(4, false);
     let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
-    let request = GraphRequest {
-        planner: GraphPlanner::Graph,
-        ..GraphRequest::within(Bytes(recorded.peak.0 / 2))
+    let request = Request {
+        planner: Planner::Graph,
+        ..Request::within(Bytes(recorded.peak.0 / 2))
     };
     let plan = plan_graph(&graph, &request).unwrap();
     let again = plan.simulated.time.0 - recorded.time.0;

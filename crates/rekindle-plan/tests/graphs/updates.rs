@@ -1,11 +1,11 @@
 //! Updates of parameters in the backward pass: never before the last operation that reads the old value, as early as
 //! that, and no gradient is held longer.
 use crate::graph_support::graphs::Builder;
-use rekindle_plan::Bytes;
 use rekindle_plan::graph::{
-    Graph, GraphPlanError, GraphPlanner, GraphRequest, Operation, OperationId, Program,
-    ProgramError, Tensor, TensorId, plan_graph, simulate,
+    Graph, GraphPlanError, Operation, OperationId, Program, ProgramError, Tensor, TensorId,
+    plan_graph, simulate,
 };
+use rekindle_plan::{Bytes, Planner, Request};
 
 const ACTIVATION: u64 = 10;
 const WEIGHT: u64 = 40;
@@ -95,7 +95,7 @@ fn gradients_go_one_by_one_in_every_plan() {
     // All activations but the last, a gradient, and one weight's; or all weights', and two gradients.
     assert_eq!(plain.peak, Bytes(12 * ACTIVATION + WEIGHT));
     assert_eq!(waits.peak, Bytes(12 * WEIGHT + 2 * ACTIVATION));
-    let smallest = match plan_graph(&graph, &GraphRequest::within(Bytes(1))) {
+    let smallest = match plan_graph(&graph, &Request::within(Bytes(1))) {
         Err(GraphPlanError::Infeasible { leanest, .. }) => leanest.simulated.peak,
         other => panic!("{other:?}"),
     };
@@ -103,14 +103,14 @@ fn gradients_go_one_by_one_in_every_plan() {
     let mut planned = 0;
     for budget in (smallest.0..=plain.peak.0).step_by(5) {
         for planner in [
-            GraphPlanner::Auto,
-            GraphPlanner::Graph,
-            GraphPlanner::Optimal,
-            GraphPlanner::Uniform(None),
+            Planner::Auto,
+            Planner::Graph,
+            Planner::Optimal,
+            Planner::Segments(None),
         ] {
-            let request = GraphRequest {
+            let request = Request {
                 planner,
-                ..GraphRequest::within(Bytes(budget))
+                ..Request::within(Bytes(budget))
             };
             match plan_graph(&graph, &request) {
                 Ok(plan) => {

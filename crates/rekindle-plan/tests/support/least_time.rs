@@ -3,7 +3,7 @@
 //! When the loss runs, the recorded graphs that are held have a sum of X at most the memory above what is always
 //! resident. Every other stage has run forward once by then, to reach the loss, and must run again to be recorded. So
 //! ```text
-//! time >= sum of the fastest forward + backward of every stage
+//! time >= sum of forward + backward of every stage
 //!         + least sum of forward_i over the stages left out of a set with sum X <= memory
 //! ```
 //! and the last sum is at least that of the fractional knapsack, which leaves out the stages of least forward_i / X_i.
@@ -19,9 +19,8 @@ pub fn least_time(chain: &Chain, budget: Bytes) -> Seconds {
     // X and forward of each stage.
     let mut stages = Vec::with_capacity(chain.stages.len());
     for stage in &chain.stages {
-        let times = stage.ways().map(|way| way.forward_s.0 + way.backward_s.0);
-        time += times.fold(f64::INFINITY, f64::min);
-        let saved = stage.ways().map(|way| way.saved_bytes.0).min().unwrap_or(0);
+        time += stage.forward_s.0 + stage.backward_s.0;
+        let saved = stage.saved_bytes.0;
         if saved > 0 {
             stages.push((saved, stage.forward_s.0));
             kept += saved;

@@ -1,7 +1,7 @@
 //! Random chains for tests.
 
 use proptest::prelude::*;
-use rekindle_plan::{Alternative, Bytes, Chain, LossCost, OptimizerCost, Seconds, Stage};
+use rekindle_plan::{Bytes, Chain, LossCost, OptimizerCost, Seconds, Stage};
 
 /// What a random chain may have.
 #[derive(Clone, Copy)]
@@ -10,23 +10,16 @@ pub struct Shape {
     /// The largest size is about this times ten.
     pub unit: u64,
     pub grads: bool,
-    pub alternatives: bool,
     /// F may differ from f.
     pub tracked_temps: bool,
 }
 
 pub fn random_chain(shape: Shape) -> impl Strategy<Value = Chain> {
     let size = move |most: u64| 0..=most * shape.unit;
-    let way = (1_u64..12, 1_u64..24, size(8), size(6), size(6));
-    let stage = (
-        1..=6 * shape.unit,
-        way.clone(),
-        size(6),
-        size(4),
-        proptest::collection::vec(way, 0..=2),
-    );
-    let stage = stage.prop_map(move |(output, way, forward_temp, grad, alternatives)| {
-        let (forward, backward, more, tracked_temp, backward_temp) = way;
+    let recorded = (1_u64..12, 1_u64..24, size(8), size(6), size(6));
+    let stage = (1..=6 * shape.unit, recorded, size(6), size(4));
+    let stage = stage.prop_map(move |(output, recorded, forward_temp, grad)| {
+        let (forward, backward, more, tracked_temp, backward_temp) = recorded;
         Stage {
             name: "s".into(),
             forward_s: Seconds(forward as f64),
@@ -42,24 +35,6 @@ pub fn random_chain(shape: Shape) -> impl Strategy<Value = Chain> {
             backward_temp_bytes: Bytes(backward_temp),
             param_bytes: Bytes(0),
             grad_bytes: Bytes(if shape.grads { grad } else { 0 }),
-            alternatives: alternatives
-                .into_iter()
-                .filter(|_| shape.alternatives)
-                .map(
-                    |(forward, backward, more, tracked_temp, backward_temp)| Alternative {
-                        name: "a".into(),
-                        forward_s: Seconds(forward as f64),
-                        backward_s: Seconds(backward as f64),
-                        saved_bytes: Bytes(output + more),
-                        tracked_temp_bytes: Bytes(if shape.tracked_temps {
-                            tracked_temp
-                        } else {
-                            forward_temp
-                        }),
-                        backward_temp_bytes: Bytes(backward_temp),
-                    },
-                )
-                .collect(),
         }
     });
     let loss = (0_u64..3, 0_u64..3, size(4), size(4));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -73,10 +73,10 @@ impl Advice {
         found: Option<&Result<Planned, PlanError>>,
     ) -> Result<Self, RunError> {
         let step = &known.step;
-        let within = |planner, segments| request(planner, segments, limit.bytes);
+        let within = |planner| request(planner, limit.bytes);
         let mut advice = Self {
             needs_bytes: plain.peak,
-            fits_plain: step.try_plan(&within(PlannerKind::None, None))?.is_ok(),
+            fits_plain: step.try_plan(&within(Planner::None))?.is_ok(),
             segments: None,
             optimal: None,
             smallest_budget_bytes: None,
@@ -93,7 +93,7 @@ impl Advice {
             step_ratio: plan.step.0 / plain.step.0,
         };
         for segments in spread(step.chain.stages.len()) {
-            let plan = step.try_plan(&within(PlannerKind::Uniform, Some(segments)))?;
+            let plan = step.try_plan(&within(Planner::Segments(Some(segments))))?;
             if let Ok(plan) = plan {
                 advice.segments = Some(fit(&plan));
                 break;
@@ -101,7 +101,7 @@ impl Advice {
         }
         let found = match found {
             Some(found) => found.clone(),
-            None => known.plan(&within(PlannerKind::Optimal, None))?,
+            None => known.plan(&within(Planner::Optimal))?,
         };
         match found {
             Ok(plan) => advice.optimal = Some(fit(&plan)),
@@ -117,12 +117,10 @@ impl Advice {
     }
 }
 
-fn request(planner: PlannerKind, segments: Option<usize>, limit: Bytes) -> PlanRequest {
-    PlanRequest {
+fn request(planner: Planner, limit: Bytes) -> Request {
+    Request {
         planner,
-        segments,
-        budget: Some(limit),
-        ..PlanRequest::default()
+        ..Request::within(limit)
     }
 }
 
@@ -145,9 +143,7 @@ fn fitting_batch(
             ..known.estimated
         };
         let step: MeasuredStep = estimated.step()?;
-        Ok(step
-            .try_plan(&request(PlannerKind::Optimal, None, limit))?
-            .is_ok())
+        Ok(step.try_plan(&request(Planner::Optimal, limit))?.is_ok())
     };
     let samples = settings.micro_batch();
     let fixed = known.estimate.profile.graph.fixed_bytes - known.estimate.input_bytes;

@@ -73,7 +73,7 @@ fn moment(action: Option<Action>, chain: &Chain) -> String {
         Some(
             Action::Forward(stage)
             | Action::ForwardKeep(stage)
-            | Action::ForwardTracked { stage, .. },
+            | Action::ForwardTracked(stage),
         ) => format!("the forward of {}", chain.stages[stage.0].name),
         Some(Action::Backward(stage)) => format!("the backward of {}", chain.stages[stage.0].name),
         Some(Action::Loss) => "the loss".into(),

@@ -1,7 +1,7 @@
 //! A step that is known by its shapes alone.
 
 use rekindle::record;
-use rekindle_plan::{Bytes, PlanError, PlanRequest};
+use rekindle_plan::{Bytes, PlanError, Request};
 
 use crate::{
     Estimated,
@@ -41,7 +41,7 @@ impl<'a> Known<'a> {
     /// # Errors
     ///
     /// If the request makes no sense.
-    pub fn plan(&self, request: &PlanRequest) -> Result<Result<Planned, PlanError>, RunError> {
+    pub fn plan(&self, request: &Request) -> Result<Result<Planned, PlanError>, RunError> {
         match self.step.plan(request) {
             Ok(plan) => Ok(Ok(plan)),
             Err(RunError::Plan(error @ PlanError::Infeasible { .. })) => Ok(Err(error)),

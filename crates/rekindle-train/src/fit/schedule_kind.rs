@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use rekindle::record::Update;
-use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, Planner, Request};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -47,13 +47,13 @@ impl ScheduleKind {
 
     /// The planner that finds its schedule. Of a counted step, where many sizes are asked about, plans are those over
     /// stages, which take a tenth of the time.
-    fn planner(self, counted: bool, stages: usize) -> PlannerKind {
+    fn planner(self, counted: bool, stages: usize) -> Planner {
         match self {
-            Self::Plain => PlannerKind::None,
-            Self::Segments => PlannerKind::Uniform,
-            Self::Plan if counted && stages > MOST_STAGES => PlannerKind::Uniform,
-            Self::Plan if counted => PlannerKind::Optimal,
-            Self::Plan => PlannerKind::Auto,
+            Self::Plain => Planner::None,
+            Self::Segments => Planner::Segments(None),
+            Self::Plan if counted && stages > MOST_STAGES => Planner::Segments(None),
+            Self::Plan if counted => Planner::Optimal,
+            Self::Plan => Planner::Auto,
         }
     }
 
@@ -94,18 +94,18 @@ impl ScheduleKind {
         counted: bool,
     ) -> Result<Result<Planned, Bytes>, RunError> {
         let stages = step.chain.stages.len();
-        let planner = self.planner(counted, stages);
-        let asked = match planner {
-            PlannerKind::Uniform => spread(stages).into_iter().map(Some).collect(),
-            _ => vec![None],
+        let asked = match self.planner(counted, stages) {
+            Planner::Segments(_) => {
+                let counts = spread(stages).into_iter();
+                counts.map(|count| Planner::Segments(Some(count))).collect()
+            }
+            planner => vec![planner],
         };
         let mut fastest: Result<Planned, Bytes> = Err(Bytes::MAX);
-        for segments in asked {
-            let request = PlanRequest {
+        for planner in asked {
+            let request = Request {
                 planner,
-                budget: Some(budget),
-                segments,
-                ..PlanRequest::default()
+                ..Request::within(budget)
             };
             fastest = match (step.try_plan(&request)?, fastest) {
                 (Ok(plan), Ok(other)) if plan.step.0 < other.step.0 => Ok(plan),
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_plan_that_takes_too_long_does_not_fit() {
         let step = equal(16, 1, Update::After);
-        let plain = step.plan(&PlanRequest::default()).expect("no budget");
+        let plain = step.plan(&Request::default()).expect("no budget");
         let budget = Bytes(plain.peak.0 - 60);
         let fits = |way: ScheduleKind, slowdown| {
             let step = |_| Ok::<_, RunError>(Rc::clone(&step));
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_plan_updates_in_the_backward_pass_where_a_training_would() {
         let after = equal(100, 100, Update::After);
-        let plain = after.plan(&PlanRequest::default()).expect("no budget").peak;
+        let plain = after.plan(&Request::default()).expect("no budget").peak;
         let fits = |updates, share: f64| {
             let budget = Bytes((plain.0 as f64 * share) as u64);
             let step = |update| Ok::<_, RunError>(equal(100, 100, update));

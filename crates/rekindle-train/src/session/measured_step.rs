@@ -4,7 +4,7 @@
 //! and a chain cannot express. Without it, plans are made for the chain's numbers without a reserve.
 
 use rekindle_plan::{
-    Bytes, Chain, ChainError, Plan, PlanError, PlanRequest, PlannerKind, Schedule,
+    Bytes, Chain, ChainError, Plan, PlanError, Planner, Request, Schedule,
     frontier as frontier_of_chain, plan,
 };
 use serde::{Deserialize, Serialize};
@@ -114,7 +114,7 @@ impl MeasuredStep {
     /// # Errors
     ///
     /// If there is no such plan.
-    pub fn plan(&self, request: &PlanRequest) -> Result<Planned, RunError> {
+    pub fn plan(&self, request: &Request) -> Result<Planned, RunError> {
         match &self.profile {
             Some(Profile { terms, step }) => plan_profile(request, step, &self.chain, terms),
             None => {
@@ -129,7 +129,7 @@ impl MeasuredStep {
     /// # Errors
     ///
     /// If the request is invalid.
-    pub fn try_plan(&self, request: &PlanRequest) -> Result<Result<Planned, Bytes>, RunError> {
+    pub fn try_plan(&self, request: &Request) -> Result<Result<Planned, Bytes>, RunError> {
         if let Some(Profile { terms, step }) = &self.profile {
             return try_plan_profile(request, step, &self.chain, terms);
         }
@@ -160,12 +160,12 @@ impl MeasuredStep {
     /// # Errors
     ///
     /// See [`plan`](Self::plan).
-    pub fn frontier(&self, request: PlanRequest) -> Result<Vec<(Bytes, Planned)>, RunError> {
+    pub fn frontier(&self, request: Request) -> Result<Vec<(Bytes, Planned)>, RunError> {
         if self.profile.is_some() {
             return frontier(request, |request| self.plan(&request));
         }
         let plain = self.plain_of_chain()?;
-        let plans = frontier_of_chain(&self.chain, request.planner, request.slots)?;
+        let plans = frontier_of_chain(&self.chain, request.planner)?;
         let planned = plans.into_iter().map(|plan| {
             let budget = plan.peak;
             Ok((budget, self.planned(plan, &plain, None)?))
@@ -184,9 +184,9 @@ impl MeasuredStep {
     }
 
     fn plain_of_chain(&self) -> Result<Plan, RunError> {
-        let request = PlanRequest {
-            planner: PlannerKind::None,
-            ..PlanRequest::default()
+        let request = Request {
+            planner: Planner::None,
+            ..Request::default()
         };
         Ok(plan(&self.chain, &request)?)
     }

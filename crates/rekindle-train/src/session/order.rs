@@ -2,7 +2,7 @@
 
 use rekindle::record::Update;
 use rekindle_plan::{
-    Bytes, Chain, PlanRequest, Schedule,
+    Bytes, Chain, Request, Schedule,
     graph::{OperationId, TensorId},
 };
 
@@ -12,7 +12,7 @@ pub type ChainCheck = Box<dyn Fn(&Chain) -> Result<(), String>>;
 /// Where a run's schedule comes from.
 pub enum ScheduleRequest {
     /// A planner finds it on the measured chain.
-    Plan(PlanRequest),
+    Plan(Request),
     /// It was made before.
     Given {
         /// What the step runs.

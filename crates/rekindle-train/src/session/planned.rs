@@ -1,8 +1,6 @@
 //! A plan with all predictions before the first step.
 
-use rekindle_plan::{
-    Action, Bytes, Chain, Parts, Plan, Seconds, StageId, Violation, graph::Levers, simulate,
-};
+use rekindle_plan::{Action, Bytes, Chain, Parts, Plan, Seconds, StageId, Violation, simulate};
 
 use super::order::Order;
 use crate::{optimizer_state::StatePlan, timeline::Prediction, update::InBackwardBecause};
@@ -39,8 +37,6 @@ pub struct Planned {
     pub exchange: Option<StepExchange>,
     /// How the optimizer's state is kept, if ranks share the step.
     pub state: Option<StatePlan>,
-    /// If parameters are updated in the backward pass: the separate effects of that and of recomputing on the peak.
-    pub levers: Option<Levers>,
     /// When parameters are updated.
     pub update: Update,
     /// Why updates are in the backward pass, if that was not requested.
@@ -97,7 +93,6 @@ impl Planned {
             offload: None,
             exchange: None,
             state: None,
-            levers: None,
             update: Update::After,
             in_backward_because: None,
             planner: plan.planner.to_string(),
@@ -105,21 +100,6 @@ impl Planned {
             budget,
             chain,
         })
-    }
-
-    /// Number of stages in whose backward pass burn itself recomputes operations (its balanced strategy).
-    #[must_use]
-    pub fn balanced(&self) -> usize {
-        let balanced = |action: &&Action| {
-            matches!(
-                action,
-                Action::ForwardTracked {
-                    alternative: 1..,
-                    ..
-                }
-            )
-        };
-        self.actions.iter().filter(balanced).count()
     }
 
     /// Offloading, if any tensor is offloaded.
@@ -131,7 +111,7 @@ impl Planned {
     /// Whether anything is recomputed.
     #[must_use]
     pub fn recomputes(&self) -> bool {
-        self.balanced() > 0 || self.forwards.iter().any(|&count| count > 1)
+        self.forwards.iter().any(|&count| count > 1)
     }
 }
 

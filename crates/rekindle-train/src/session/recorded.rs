@@ -11,7 +11,6 @@ use burn::{
 };
 use rekindle_plan::Bytes;
 
-use self::plans::graph_planner;
 pub(super) use self::{
     plans::{
         current, frontier, make_plan, plan_profile, plan_wanted, smallest_budget, try_plan_profile,
@@ -58,7 +57,7 @@ impl Built {
     ) -> Result<(RecordedStep, Option<Bytes>), RunError> {
         let settings = job.settings;
         let wanted = match &job.schedule {
-            ScheduleRequest::Plan(request) => graph_planner(request)?.into(),
+            ScheduleRequest::Plan(request) => request.planner.into(),
             ScheduleRequest::Given { order, .. } => order.into(),
         };
         let first = self

@@ -3,7 +3,7 @@
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use burn::tensor::Device;
-use rekindle_plan::{Bytes, PlanError, PlanRequest};
+use rekindle_plan::{Bytes, PlanError, Request};
 
 use super::{
     Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, prepare::Built, recorded,
@@ -121,7 +121,7 @@ impl Subject {
         (before, budget): (&Planned, Bytes),
     ) -> Result<Planned, RunError> {
         let way = Way::again(before, job);
-        let within = ScheduleRequest::Plan(PlanRequest::within(budget));
+        let within = ScheduleRequest::Plan(Request::within(budget));
         self.plan_now(job, &within, (way, &[]))
     }
 
@@ -166,7 +166,7 @@ impl Subject {
     pub fn frontier(
         &mut self,
         job: &Job<'_>,
-        request: PlanRequest,
+        request: Request,
     ) -> Result<Vec<(Bytes, Planned)>, RunError> {
         recorded::frontier(request, |request| {
             self.plan(job, &ScheduleRequest::Plan(request))
@@ -180,7 +180,7 @@ impl Subject {
     /// If the step cannot be planned at all.
     pub fn smallest_budget(&mut self, job: &Job<'_>) -> Result<Bytes, RunError> {
         recorded::smallest_budget(|none| {
-            self.plan(job, &ScheduleRequest::Plan(PlanRequest::within(none)))
+            self.plan(job, &ScheduleRequest::Plan(Request::within(none)))
         })
     }
 
@@ -219,7 +219,7 @@ fn with_smallest(
 fn raised(asked: &ScheduleRequest, least: Bytes) -> Option<ScheduleRequest> {
     match asked {
         ScheduleRequest::Plan(request) if request.budget.is_some_and(|asked| asked < least) => {
-            Some(ScheduleRequest::Plan(PlanRequest {
+            Some(ScheduleRequest::Plan(Request {
                 budget: Some(least),
                 ..*request
             }))

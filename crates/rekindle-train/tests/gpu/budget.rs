@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     data::{
         open,
@@ -128,10 +128,10 @@ fn train(
         update: rekindle_train::update::UpdateChoice::After,
         ..TrainSettings::default()
     };
-    let request = ScheduleRequest::Plan(PlanRequest {
-        planner: PlannerKind::Auto,
+    let request = ScheduleRequest::Plan(Request {
+        planner: Planner::Auto,
         budget: Some(budget),
-        ..PlanRequest::default()
+        ..Request::default()
     });
     let job = Job::new(&model, &*data.train, &settings, request).on(device);
     run(&job, device.device, observer).map_err(Box::new)

@@ -4,7 +4,7 @@ use std::{fs, ops::ControlFlow};
 
 use burn::tensor::{Device, Tensor};
 use rekindle::Dtype;
-use rekindle_plan::{Bytes, PlanRequest};
+use rekindle_plan::{Bytes, Request};
 use rekindle_train::{
     data::{
         open as open_data,
@@ -101,7 +101,7 @@ fn train(
         learning_rate: LearningRate::Constant { rate: 1e-2 },
         ..TrainSettings::default()
     };
-    let request = ScheduleRequest::Plan(PlanRequest::default());
+    let request = ScheduleRequest::Plan(Request::default());
     let job = Job::new(&model, &*data.train, &settings, request).on(info);
     let mut hoarder = Hoarder {
         device: kept_on,

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use rekindle::Dtype;
-use rekindle_plan::{Chain, PlanRequest, PlannerKind};
+use rekindle_plan::{Chain, Planner, Request};
 use rekindle_train::{
     data::{
         Split, open,
@@ -123,10 +123,9 @@ fn settings(dtype: Dtype) -> TrainSettings {
 }
 
 fn uniform(segments: usize) -> ScheduleRequest {
-    ScheduleRequest::Plan(PlanRequest {
-        planner: PlannerKind::Uniform,
-        segments: Some(segments),
-        ..PlanRequest::default()
+    ScheduleRequest::Plan(Request {
+        planner: Planner::Segments(Some(segments)),
+        ..Request::default()
     })
 }
 

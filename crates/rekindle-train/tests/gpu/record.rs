@@ -10,7 +10,7 @@ use burn::{
 use rekindle::{
     Dtype, Layer, Sequential, TensorTree, checkpoint::CheckpointError, record::RecordError,
 };
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner};
 use rekindle_train::device::{DeviceId, OpenDevice, open, probe};
 
 use crate::recorded_models::{Adapted, Gpt, Mlp, Recurrent, UNet, Vgg, cross_entropy};
@@ -71,13 +71,13 @@ fn check<M, I, F>(
     };
     let mut planned = recorded().plain().expect(name);
     let plain_peak = planned.plan().predicted_peak;
-    let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {
+    let smallest = match planned.set_budget(Bytes(1), Planner::Auto) {
         Err(RecordError::Infeasible { smallest, .. }) => smallest,
         other => panic!("{name}: {other:?}"),
     };
     let budget = smallest + Bytes((plain_peak - smallest).0 / 2);
     for within in [None, Some(budget)] {
-        let planner = within.map_or(GraphPlanner::None, |_| GraphPlanner::Auto);
+        let planner = within.map_or(Planner::None, |_| Planner::Auto);
         planned.plan_again(within, planner).expect(name);
         assert_eq!(planned.plan().repeated > 0, within.is_some(), "{name}");
         meter.trim();

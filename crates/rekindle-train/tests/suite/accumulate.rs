@@ -1,6 +1,6 @@
 //! A batch that is run in parts trains as the whole batch does.
 
-use rekindle_plan::{PlanRequest, PlannerKind};
+use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
@@ -41,10 +41,9 @@ fn train(accumulate: usize, segments: usize) -> Vec<StepRecord> {
         accumulate,
         ..classifier(5, BATCH, momentum)
     };
-    let request = ScheduleRequest::Plan(PlanRequest {
-        planner: PlannerKind::Uniform,
-        segments: Some(segments),
-        ..PlanRequest::default()
+    let request = ScheduleRequest::Plan(Request {
+        planner: Planner::Segments(Some(segments)),
+        ..Request::default()
     });
     let job = Job::new(&model, &*data.train, &settings, request);
     let mut steps = Steps::default();

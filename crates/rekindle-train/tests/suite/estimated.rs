@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use rekindle::record::Kernels;
-use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     Estimated,
     data::{
@@ -157,7 +157,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         update: rekindle_train::update::UpdateChoice::After,
         ..TrainSettings::default()
     };
-    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job::new(&model, &*split.train, &settings, schedule);
     let subject = measure(&job, DeviceId::Cpu, &mut ()).unwrap();
     let measured = subject.measured_step(&job);
@@ -173,10 +173,9 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
     let stages = estimated.chain.stages.len();
     for segments in [1, 2, 3, 5] {
         let step = |step: &MeasuredStep| {
-            let request = PlanRequest {
-                planner: PlannerKind::Uniform,
-                segments: Some(segments),
-                ..PlanRequest::default()
+            let request = Request {
+                planner: Planner::Segments(Some(segments)),
+                ..Request::default()
             };
             let planned = step.plan(&request).unwrap();
             let (_, parts) = planned.at_peak;

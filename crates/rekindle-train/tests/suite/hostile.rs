@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use proptest::prelude::*;
-use rekindle_plan::PlanRequest;
+use rekindle_plan::Request;
 use rekindle_train::{
     data::{
         idx, open,
@@ -50,7 +50,7 @@ fn record() -> Vec<u8> {
         weight_decay: 0.0,
     };
     let settings = jobs::classifier(2, 4, sgd);
-    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job::new(&model, &*data.train, &settings, schedule);
     let record = run(&job, rekindle_train::device::DeviceId::Cpu, &mut ()).expect("run");
     serde_json::to_vec(&record).expect("JSON")

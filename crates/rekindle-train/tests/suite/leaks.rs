@@ -8,7 +8,7 @@ use burn::{
     tensor::{Device, Distribution, Tensor},
 };
 use rekindle::{checkpoint_sequential, record::RecordError};
-use rekindle_plan::PlanRequest;
+use rekindle_plan::Request;
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
@@ -102,7 +102,7 @@ fn steps_that_are_skipped_leave_nothing() {
         learning_rate: LearningRate::Constant { rate: 1e30 },
         ..classifier(WARM_UP + 300, 4, sgd)
     };
-    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job::new(&model, &*data.train, &settings, schedule);
     let mut watch = Watch::new();
     let record = run(&job, DeviceId::Cpu, &mut watch).expect("trains");

@@ -15,7 +15,7 @@ use rekindle::{
     Layer, Sequential,
     meter::{HostMeter, Leftover, Leftovers, Phase, PhaseRecorder},
 };
-use rekindle_plan::{Bytes, PlanRequest};
+use rekindle_plan::{Bytes, Request};
 use rekindle_train::{
     data::{Dataset, Identity, TargetKind, batch::Batch},
     device::DeviceId,
@@ -242,7 +242,7 @@ fn run_leaving(each: usize) -> (RunRecord, Vec<MemoryGrowth>) {
             &model,
             &data,
             &settings,
-            ScheduleRequest::Plan(PlanRequest::default()),
+            ScheduleRequest::Plan(Request::default()),
         )
     };
     let mut told = Told::default();

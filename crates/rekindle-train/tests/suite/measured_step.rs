@@ -1,7 +1,7 @@
 //! A measured step from its file gives the plans that it gives where it was measured.
 
 use rekindle::meter::{HostMeter, Meter};
-use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
@@ -40,11 +40,11 @@ fn model() -> ModelSpec {
     }
 }
 
-fn request(planner: PlannerKind, budget: Option<Bytes>) -> PlanRequest {
-    PlanRequest {
+fn request(planner: Planner, budget: Option<Bytes>) -> Request {
+    Request {
         planner,
         budget,
-        ..PlanRequest::default()
+        ..Request::default()
     }
 }
 
@@ -65,7 +65,7 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
             weight_decay: 0.0,
         },
     );
-    let plain = ScheduleRequest::Plan(PlanRequest::default());
+    let plain = ScheduleRequest::Plan(Request::default());
     let job = Job {
         // The leanest program is measured: what measuring takes counts where it was done.
         free: Some(Bytes(1)),
@@ -88,17 +88,17 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
         };
         assert_eq!(names(here), names(there));
     };
-    let plain = here(request(PlannerKind::None, None)).expect("no budget");
+    let plain = here(request(Planner::None, None)).expect("no budget");
     same(
         &plain,
         &from_file
-            .plan(&request(PlannerKind::None, None))
+            .plan(&request(Planner::None, None))
             .expect("no budget"),
     );
     let mut recomputing = 0;
     for percent in [20, 60, 80, 110] {
         let budget = Bytes(plain.peak.0 * percent / 100);
-        for planner in [PlannerKind::Auto, PlannerKind::Segments] {
+        for planner in [Planner::Auto, Planner::Segments(None)] {
             let asked = request(planner, Some(budget));
             match (here(asked), from_file.plan(&asked).map_err(Box::new)) {
                 (Ok(here), Ok(there)) => {

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use rekindle_plan::{Bytes, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
@@ -118,8 +118,8 @@ fn snapshots_stay_below_the_predicted_peak() {
 }
 
 fn plain() -> ScheduleRequest {
-    ScheduleRequest::Plan(PlanRequest {
-        planner: PlannerKind::None,
-        ..PlanRequest::default()
+    ScheduleRequest::Plan(Request {
+        planner: Planner::None,
+        ..Request::default()
     })
 }

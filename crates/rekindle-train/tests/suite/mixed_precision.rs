@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use rekindle::Dtype;
-use rekindle_plan::{Bytes, PlanError, PlanRequest, PlannerKind};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     data::{
         Dataset, Identity, Split, TargetKind,
@@ -34,9 +34,9 @@ const SGD: OptimizerSettings = OptimizerSettings::Sgd {
 };
 
 fn plain() -> ScheduleRequest {
-    ScheduleRequest::Plan(PlanRequest {
-        planner: PlannerKind::None,
-        ..PlanRequest::default()
+    ScheduleRequest::Plan(Request {
+        planner: Planner::None,
+        ..Request::default()
     })
 }
 
@@ -285,7 +285,7 @@ const PLAN_PREDICTED: f64 = 0.08;
 fn middle_budget(job: &Job<'_>) -> Bytes {
     let mut subject = measure(job, DeviceId::Cpu, &mut ()).unwrap();
     let plain = subject.plan(job, &plain()).unwrap().peak;
-    let within = ScheduleRequest::Plan(PlanRequest::within(Bytes(1)));
+    let within = ScheduleRequest::Plan(Request::within(Bytes(1)));
     match subject.plan(job, &within) {
         Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => {
             Bytes((smallest.0 + plain.0) / 2)
@@ -308,7 +308,7 @@ fn peaks(model: &ModelSpec, data: &Split, settings: &TrainSettings) {
         assert!(off > -PREDICTED && off < too_high, "{settings:?}: {off}");
         record
     };
-    let within = ScheduleRequest::Plan(PlanRequest::within(budget));
+    let within = ScheduleRequest::Plan(Request::within(budget));
     let within = run(within, PLAN_PREDICTED);
     let plain = run(plain(), PREDICTED);
     assert!(within.recomputes && within.measured_peak_bytes <= budget);

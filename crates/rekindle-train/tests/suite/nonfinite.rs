@@ -3,7 +3,7 @@
 
 use std::{ops::ControlFlow, path::Path};
 
-use rekindle_plan::{PlanRequest, PlannerKind};
+use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     NonFinite,
     data::{
@@ -118,10 +118,9 @@ fn train<'a>(
         // In the last part of the batch: the first has moved statistics by then.
         sample: *batches.step(BAD - 1).last().unwrap(),
     };
-    let schedule = ScheduleRequest::Plan(PlanRequest {
-        planner: PlannerKind::Uniform,
-        segments: Some(2),
-        ..PlanRequest::default()
+    let schedule = ScheduleRequest::Plan(Request {
+        planner: Planner::Segments(Some(2)),
+        ..Request::default()
     });
     let job = Job {
         run_dir: Some(run_dir),

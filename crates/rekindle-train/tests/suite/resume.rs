@@ -9,7 +9,7 @@ use std::{
 
 use burn::tensor::TensorData;
 use rekindle::Dtype;
-use rekindle_plan::{PlanRequest, PlannerKind};
+use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     RunDirError, WeightsError,
     data::{
@@ -194,10 +194,9 @@ impl Case {
         each: impl FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Ran, Box<RunError>> {
         let data = data(&self.model, self.source.clone());
-        let schedule = ScheduleRequest::Plan(PlanRequest {
-            planner: PlannerKind::Uniform,
-            segments: Some(self.segments),
-            ..PlanRequest::default()
+        let schedule = ScheduleRequest::Plan(Request {
+            planner: Planner::Segments(Some(self.segments)),
+            ..Request::default()
         });
         let job = Job {
             eval: data.eval.as_deref(),

@@ -17,7 +17,7 @@ use burn::{
     tensor::{Device, Distribution, Tensor},
 };
 use rekindle::{Dtype, record::RecordError};
-use rekindle_plan::{Bytes, PlanRequest};
+use rekindle_plan::{Bytes, Request};
 use rekindle_train::{
     data::{Dataset, Identity, TargetKind, batch::Batch},
     device::DeviceId,
@@ -169,9 +169,9 @@ fn train_model(
         takes: Arc::clone(&takes),
         held: Mutex::default(),
     };
-    let request = PlanRequest {
+    let request = Request {
         budget,
-        ..PlanRequest::default()
+        ..Request::default()
     };
     let job = Job {
         run_dir: Some(run_dir),
@@ -384,7 +384,7 @@ fn a_tensor_larger_than_a_buffer_of_the_device_is_told_before_the_start() {
                 &model,
                 &*data.train,
                 &settings,
-                ScheduleRequest::Plan(PlanRequest::default()),
+                ScheduleRequest::Plan(Request::default()),
             )
         };
         run(&job, DeviceId::Cpu, &mut ())
@@ -411,7 +411,7 @@ fn a_plan_that_the_machine_cannot_hold_is_not_started() {
     own_process!();
     let (model, data) = (model(), vectors(WIDTH, WIDTH, 2 * BATCH));
     let settings = classifier(STEPS, BATCH, ADAM);
-    let schedule = ScheduleRequest::Plan(PlanRequest::default());
+    let schedule = ScheduleRequest::Plan(Request::default());
     let free = Some(Bytes(16 << 20));
     let job = Job {
         free,

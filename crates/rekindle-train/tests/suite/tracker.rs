@@ -1,6 +1,6 @@
 //! What a tracked step says that came and went, against what the layers must allocate.
 
-use rekindle_plan::{PlanRequest, PlannerKind};
+use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
@@ -56,10 +56,9 @@ fn what_came_and_went_is_what_the_layers_allocate() {
         weight_decay: 0.0,
     };
     let settings = classifier(4, BATCH, adam);
-    let request = ScheduleRequest::Plan(PlanRequest {
-        planner: PlannerKind::Uniform,
-        segments: Some(2),
-        ..PlanRequest::default()
+    let request = ScheduleRequest::Plan(Request {
+        planner: Planner::Segments(Some(2)),
+        ..Request::default()
     });
     let job = Job {
         track: true,

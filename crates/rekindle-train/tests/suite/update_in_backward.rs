@@ -14,7 +14,7 @@ use rekindle::{
     Dtype, TensorTree,
     record::{RecordError, Update},
 };
-use rekindle_plan::{Bytes, PlanRequest, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::DeviceId,
     loss_scale::LossScale,
@@ -99,7 +99,7 @@ where
         .plain()
         .expect("plain");
     let plan = planned.plan();
-    let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {
+    let smallest = match planned.set_budget(Bytes(1), Planner::Auto) {
         Err(RecordError::Infeasible { smallest, .. }) => smallest,
         other => panic!("{name}: {other:?}"),
     };
@@ -108,10 +108,10 @@ where
         Some(Bytes(smallest.0 + (more * share) as u64 + LEEWAY))
     };
     let plans = [
-        (None, GraphPlanner::None),
-        (None, GraphPlanner::Uniform(Some(2))),
-        (between(0.1), GraphPlanner::Graph),
-        (between(0.4), GraphPlanner::Auto),
+        (None, Planner::None),
+        (None, Planner::Segments(Some(2))),
+        (between(0.1), Planner::Graph),
+        (between(0.4), Planner::Auto),
     ];
     let mut repeated = 0;
     for (budget, planner) in plans {
@@ -253,7 +253,7 @@ fn gradients_do_not_wait_for_one_another_and_peaks_are_as_predicted() {
         eprintln!("{kind}: {waits} after, {plain} in backward: {saved} of {gradients}");
         assert!(saved as f64 > 0.65 * gradients as f64, "{kind}: {saved}");
 
-        let smallest = match step.set_budget(Bytes(1), GraphPlanner::Auto) {
+        let smallest = match step.set_budget(Bytes(1), Planner::Auto) {
             Err(RecordError::Infeasible { smallest, .. }) => smallest,
             other => panic!("{other:?}"),
         };
@@ -262,8 +262,8 @@ fn gradients_do_not_wait_for_one_another_and_peaks_are_as_predicted() {
         let budgets = [None, Some(middle), Some(smallest + Bytes(1 << 16))];
         for budget in budgets {
             let planner = match budget {
-                None => GraphPlanner::None,
-                Some(_) => GraphPlanner::Auto,
+                None => Planner::None,
+                Some(_) => Planner::Auto,
             };
             step.plan_again(budget, planner).expect("planned");
             let (mut peak, mut predicted) = (Bytes(0), Bytes(0));
@@ -378,10 +378,7 @@ fn described() -> ModelSpec {
     }
 }
 
-fn train(
-    settings: &TrainSettings,
-    request: PlanRequest,
-) -> (Result<RunRecord, RunError>, Vec<u64>) {
+fn train(settings: &TrainSettings, request: Request) -> (Result<RunRecord, RunError>, Vec<u64>) {
     let model = described();
     let data = vectors(WIDTH, WIDTH, 64);
     let schedule = ScheduleRequest::Plan(request);
@@ -426,10 +423,9 @@ fn trainings_lose_the_same_however_they_update() {
                 update: UpdateChoice::InBackward,
                 ..after.clone()
             };
-            let plain = PlanRequest::default();
-            let segments = PlanRequest {
-                planner: rekindle_plan::PlannerKind::Uniform,
-                segments: Some(3),
+            let plain = Request::default();
+            let segments = Request {
+                planner: Planner::Segments(Some(3)),
                 ..plain
             };
             let (_, expected) = train(&after, plain);
@@ -455,7 +451,7 @@ fn what_needs_all_gradients_is_refused() {
         ..classifier(2, 8, sgd)
     };
     let refused = |settings: &TrainSettings| {
-        let (ran, steps) = train(settings, PlanRequest::default());
+        let (ran, steps) = train(settings, Request::default());
         assert!(steps.is_empty(), "{steps:?}");
         match ran.err() {
             Some(RunError::Update(refused)) => refused,

@@ -8,11 +8,8 @@ use std::collections::HashMap;
 
 use burn::{module::Module, tensor::Device};
 use rekindle_plan::{
-    Bytes, Chain, OptimizerCost, Seconds,
-    graph::{
-        ExchangeCost, Exchanged, GraphPlanner, GraphRequest, Ring, Timetable, plan_graph, simulate,
-        smallest_program,
-    },
+    Bytes, Chain, OptimizerCost, Request, Seconds,
+    graph::{ExchangeCost, Exchanged, Ring, Timetable, plan_graph, simulate, smallest_program},
 };
 
 use super::{
@@ -252,15 +249,10 @@ impl Estimate {
     ///
     /// If the recorded graph is invalid, which is a bug.
     pub fn within(&self, budget: Bytes) -> Result<Option<(Bytes, f64)>, RecordError> {
-        let request = GraphRequest {
-            budget: Some(budget),
-            planner: GraphPlanner::Auto,
-            ..GraphRequest::default()
-        };
         if self.profile.update_bytes > budget {
             return Ok(None);
         }
-        let plan = match plan_graph(&self.profile.graph, &request) {
+        let plan = match plan_graph(&self.profile.graph, &Request::within(budget)) {
             Ok(plan) => plan,
             Err(rekindle_plan::graph::GraphPlanError::Infeasible { .. }) => return Ok(None),
             Err(error) => return Err(RecordError::Capture(error.to_string())),

@@ -7,11 +7,8 @@ use std::{
 
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
-    Bytes,
-    graph::{
-        Graph, GraphPlanError, GraphPlanner, GraphRequest, Program, TensorId, simulate,
-        smallest_program,
-    },
+    Bytes, Planner, Request,
+    graph::{Graph, GraphPlanError, Program, TensorId, simulate, smallest_program},
 };
 
 use super::{
@@ -181,7 +178,7 @@ pub(super) fn table_bytes(recording: &Recording) -> Bytes {
 
 /// The program with the smallest peak, from another process: the error for an infeasible budget contains it.
 fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
-    match plan(graph, &GraphRequest::within(Bytes(1)))? {
+    match plan(graph, &Request::within(Bytes(1)))? {
         Err(GraphPlanError::Infeasible { leanest, .. }) => Some(leanest.program),
         _ => None,
     }
@@ -198,7 +195,7 @@ fn first_program(
     let mut graph = costs.graph(recording, planning.in_use() + costs.beside_tensors());
     graph.fixed_bytes += planning.beside_buffers(&graph);
     let elsewhere = planning.elsewhere;
-    if planning.wanted != GraphPlanner::Auto.into()
+    if planning.wanted != Planner::Auto.into()
         && let Ok(plan) = planning.wanted.plan(&graph, None, elsewhere, planning.link)
         && plan.simulated.repeated + plan.offloaded.len() > 0
         && plan.simulated.peak <= budget

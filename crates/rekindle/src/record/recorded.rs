@@ -7,7 +7,7 @@ use std::{
 };
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, Seconds, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner, Seconds};
 
 use super::{
     Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, autodiff_time,
@@ -319,13 +319,13 @@ where
     /// recordings cannot run on the model's backend.
     pub fn within(self, budget: impl Budget) -> Result<Step<M, I, R, F>, RecordError> {
         let share = match budget.size()? {
-            Size::Bytes(bytes) => return self.planned(Some(bytes), GraphPlanner::Auto.into()),
+            Size::Bytes(bytes) => return self.planned(Some(bytes), Planner::Auto.into()),
             share @ Size::Percent(_) => share,
         };
         // With no free memory, the order with the smallest peak is measured.
         let free = Some(Bytes::ZERO);
-        let mut step = self.measured(None, free, GraphPlanner::None.into(), &mut |_, _| {})?;
-        step.plan_share(share, GraphPlanner::Auto, false)?;
+        let mut step = self.measured(None, free, Planner::None.into(), &mut |_, _| {})?;
+        step.plan_share(share, Planner::Auto, false)?;
         Ok(step)
     }
 
@@ -336,7 +336,7 @@ where
     ///
     /// ```
     /// # use burn::{nn::{Linear, LinearConfig}, prelude::*};
-    /// # use rekindle::{plan::graph::GraphPlanner, record::RecordError};
+    /// # use rekindle::{plan::Planner, record::RecordError};
     /// # #[global_allocator]
     /// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
     /// # let device = Device::flex().autodiff();
@@ -345,7 +345,7 @@ where
     /// # let loss = |layer: &Linear, input: Tensor<2>| layer.forward(input).square().mean();
     /// let mut step = rekindle::record(&model, &batch, loss)?.plain()?;
     /// println!("the plain step takes {}", step.plan().plain_peak);
-    /// step.set_budget("1GiB", GraphPlanner::Auto)?;
+    /// step.set_budget("1GiB", Planner::Auto)?;
     /// # Ok::<(), RecordError>(())
     /// ```
     ///
@@ -353,7 +353,7 @@ where
     ///
     /// See [`within`](Self::within), except errors about budgets.
     pub fn plain(self) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned(None, GraphPlanner::None.into())
+        self.planned(None, Planner::None.into())
     }
 
     /// Divides the stages into `segments` equal segments, like PyTorch's `checkpoint_sequential`: the last one is not
@@ -366,7 +366,7 @@ where
     ///
     /// See [`within`](Self::within), except errors about budgets.
     pub fn segments(self, segments: usize) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned(None, GraphPlanner::Uniform(Some(segments)).into())
+        self.planned(None, Planner::Segments(Some(segments)).into())
     }
 
     fn planned(
@@ -392,7 +392,7 @@ where
         wanted: Wanted,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let plain = (None, GraphPlanner::None.into());
+        let plain = (None, Planner::None.into());
         self.planned_with((budget, free, wanted), plain, progress)
     }
 

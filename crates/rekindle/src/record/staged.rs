@@ -3,12 +3,12 @@
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, Schedule, StageId,
     graph::{
-        Crossing, Graph, GraphPlanError, Levers, Link, Moment, OperationId, Program, Span,
-        SpanPass, Stages, TensorId, borders, held,
+        Crossing, Graph, GraphPlanError, Link, Moment, OperationId, Program, Span, SpanPass,
+        Stages, TensorId, borders, held,
     },
 };
 
-use super::{planned::PlannedRecording, recording::Recording};
+use super::{planned::PlannedRecording, recording::Recording, update::Update};
 
 /// A plan by stages. Stages are divided between the layers of a [`Sequential`](crate::Sequential), or where few bytes
 /// cross the recorded forward pass.
@@ -27,8 +27,8 @@ pub struct StagedPlan {
     pub forwards: Vec<usize>,
     /// The part of the fixed bytes that is not in live buffers: the driver's context, and the overhead of pools.
     pub beside_buffers: Bytes,
-    /// If parameters are updated in the backward pass: the separate effects of that and of recomputing on the peak.
-    pub levers: Option<Levers>,
+    /// When parameters are updated.
+    pub update: Update,
     /// The schedule over stages from which the program was made, if any.
     pub schedule: Option<Schedule>,
     /// The program's operations, by their numbers in the recording; higher numbers are
@@ -94,8 +94,10 @@ impl StagedPlan {
             marks: marks(graph, stages),
             chain: stages.chain().clone(),
             spans,
-            // A program that runs is valid, so there is no error.
-            levers: Levers::of(graph, program).ok().flatten(),
+            update: match graph.updates().is_empty() {
+                true => Update::After,
+                false => Update::InBackward,
+            },
             beside_buffers: Bytes::ZERO,
             schedule,
             operations: program.operations().to_vec(),

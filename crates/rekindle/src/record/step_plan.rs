@@ -3,8 +3,8 @@
 use std::fmt;
 
 use rekindle_plan::{
-    Bytes, Seconds,
-    graph::{Exchanged, GraphPlan, GraphPlanner, Link, OnDevice, Ring, Simulated},
+    Bytes, Planner, Seconds,
+    graph::{Exchanged, GraphPlan, Link, OnDevice, Ring, Simulated},
 };
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepPlan {
     /// The planner that found it.
-    pub planner: GraphPlanner,
+    pub planner: Planner,
     /// The budget in bytes, also if it was given as a percentage of the plain peak. `None` for plans without a budget.
     pub budget: Option<Bytes>,
     /// Peak of the bytes in use during the step, its [comparison](Self::comparison_time) and the optimizer's update. It

@@ -1,24 +1,21 @@
 //! The kind of program requested from a planner.
 
 use rekindle_plan::{
-    Bytes, Schedule,
-    graph::{
-        Graph, GraphPlan, GraphPlanError, GraphPlanner, GraphRequest, Link, OperationId, TensorId,
-        plan_graph,
-    },
+    Bytes, Planner, Request, Schedule,
+    graph::{Graph, GraphPlan, GraphPlanError, Link, OperationId, TensorId, plan_graph},
 };
 
 use super::options::RESERVE;
 
 /// Plans in another process, or returns `None` if that is impossible. Planners take memory, which on the CPU backend
 /// counts towards the budget.
-pub type PlanElsewhere = fn(&Graph, &GraphRequest) -> Option<Result<GraphPlan, GraphPlanError>>;
+pub type PlanElsewhere = fn(&Graph, &Request) -> Option<Result<GraphPlan, GraphPlanError>>;
 
 /// The kind of program that is requested.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wanted {
     /// The planner's fastest program that fits.
-    Planner(GraphPlanner),
+    Planner(Planner),
     /// A schedule over the stages of [`StagedPlan`](super::StagedPlan).
     Schedule(Schedule),
     /// These operations of the recording, with transfers of some of its tensors.
@@ -30,8 +27,8 @@ pub enum Wanted {
     },
 }
 
-impl From<GraphPlanner> for Wanted {
-    fn from(planner: GraphPlanner) -> Self {
+impl From<Planner> for Wanted {
+    fn from(planner: Planner) -> Self {
         Self::Planner(planner)
     }
 }
@@ -56,7 +53,7 @@ impl Wanted {
     ) -> Result<GraphPlan, GraphPlanError> {
         let plan = match self {
             Self::Planner(planner) => {
-                let request = GraphRequest {
+                let request = Request {
                     budget,
                     planner: *planner,
                     link,

@@ -12,7 +12,7 @@ use rekindle::{
     meter::{HostMeter, Meter},
     record::{RecordError, Step},
 };
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner};
 
 use crate::compare::{Trace, assert_same, floats, gradients_of};
 
@@ -251,11 +251,11 @@ fn a_recorded_step_is_the_loop_within_its_budget() {
         assert!(plain.0 + LOGITS <= whole.0, "{plain} instead of {whole}");
         check(&step, &model, &batch, &expected, None);
         let Err(RecordError::Infeasible { smallest, .. }) =
-            step.set_budget(Bytes(1), GraphPlanner::Auto)
+            step.set_budget(Bytes(1), Planner::Auto)
         else {
             panic!("one byte is enough");
         };
-        step.set_budget(smallest, GraphPlanner::Auto)
+        step.set_budget(smallest, Planner::Auto)
             .expect("the smallest");
         check(&step, &model, &batch, &expected, Some(smallest));
     }

@@ -10,7 +10,7 @@ use rekindle::{
     meter::{HostMeter, Meter},
     record::RecordError,
 };
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner};
 
 #[test]
 fn what_comes_into_use_later_is_counted() {
@@ -152,12 +152,12 @@ fn a_state_that_is_in_use_is_not_counted_again() {
                 false => recorded.with_optimizer(own).plain(),
             }
             .expect("planned");
-            let smallest = match step.set_budget(Bytes(1), GraphPlanner::Auto) {
+            let smallest = match step.set_budget(Bytes(1), Planner::Auto) {
                 Err(RecordError::Infeasible { smallest, .. }) => smallest,
                 other => panic!("{other:?}"),
             };
             let budget = budget.unwrap_or(smallest);
-            step.set_budget(budget, GraphPlanner::Auto)
+            step.set_budget(budget, Planner::Auto)
                 .expect("above the smallest");
             (step, smallest)
         };

@@ -20,8 +20,8 @@ use rekindle::{
     record::{Link, RecordError, Step, Wanted},
 };
 use rekindle_plan::{
-    Bytes, Graph, Seconds,
-    graph::{GraphPlanner, OperationId, Program, Rate},
+    Bytes, Graph, Planner, Seconds,
+    graph::{OperationId, Program, Rate},
 };
 
 use models::{Adapted, Gpt, Mlp, Recurrent, UNet, Vgg, cross_entropy};
@@ -50,10 +50,10 @@ const FREE: Rate = Rate {
 /// Budgets between the smallest peak and the plain one, above what is in use anyway.
 /// Another copy of the parameters comes into use while a test trains, and plans differ in what they take themselves.
 const LEEWAY: Bytes = Bytes(1 << 18);
-const BUDGETS: [(f64, GraphPlanner); 3] = [
-    (0.1, GraphPlanner::Graph),
-    (0.5, GraphPlanner::Optimal),
-    (0.6, GraphPlanner::Auto),
+const BUDGETS: [(f64, Planner); 3] = [
+    (0.1, Planner::Graph),
+    (0.5, Planner::Optimal),
+    (0.6, Planner::Auto),
 ];
 
 /// All float tensors that a module holds.
@@ -162,10 +162,10 @@ where
     let mut planned = recorded().plain().expect("plain");
     let plain_plan = run("plain", Bytes::MAX, &planned);
     assert_eq!(plain_plan.repeated, 0);
-    let segments = GraphPlanner::Uniform(Some(2));
+    let segments = Planner::Segments(Some(2));
     planned.set_budget(Bytes::MAX, segments).expect("segments");
     plans += usize::from(run("2 segments", Bytes::MAX, &planned).repeated > 0);
-    let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {
+    let smallest = match planned.set_budget(Bytes(1), Planner::Auto) {
         Err(RecordError::Infeasible { smallest, .. }) => smallest,
         other => panic!("{name}: {other:?}"),
     };

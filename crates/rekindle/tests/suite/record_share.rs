@@ -14,7 +14,7 @@ use rekindle::{
     meter::{HostMeter, Meter},
     record::{Output, RecordError},
 };
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner};
 
 /// Operations of one kind free their inputs here and keep them there: `exp` in log-softmax and in its backward.
 #[test]
@@ -164,13 +164,12 @@ fn a_share_is_one_of_the_plain_steps_peak() {
     let plain = step.plan();
     assert_eq!((plain.budget, plain.repeated), (None, 0));
     assert_eq!(plain.predicted_peak, plain.plain_peak);
-    step.set_budget("70%", GraphPlanner::Auto).expect("planned");
+    step.set_budget("70%", Planner::Auto).expect("planned");
     let budget = Bytes((plain.plain_peak.0 as f64 * 70.0 / 100.0) as u64);
     assert_eq!(step.plan().budget, Some(budget));
 
     // What a run is predicted to take has what came after the plan.
-    step.set_budget("1GiB", GraphPlanner::Auto)
-        .expect("planned");
+    step.set_budget("1GiB", Planner::Auto).expect("planned");
     const LATER: usize = 64 << 20;
     let later = vec![0u8; LATER];
     let output = step.run(&layers, input.clone()).expect("run");

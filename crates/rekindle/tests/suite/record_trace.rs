@@ -22,8 +22,8 @@ use rekindle::{
     record::RecordError,
 };
 use rekindle_plan::{
-    Bytes,
-    graph::{Graph, GraphPlanner, Program, simulate},
+    Bytes, Planner,
+    graph::{Graph, Program, simulate},
 };
 
 /// What tables and the headers of tensors take more or less in a whole step, half of it at most with one operation:
@@ -139,7 +139,7 @@ where
         let recorded = recorded.with_meter(meter.clone()).with_finite_check(false);
         let mut step = recorded.plain().expect(name);
         let plain = step.plan().plain_peak;
-        let smallest = match step.set_budget(Bytes(1), GraphPlanner::Auto) {
+        let smallest = match step.set_budget(Bytes(1), Planner::Auto) {
             Err(RecordError::Infeasible { smallest, .. }) => smallest,
             other => panic!("{name}: {other:?}"),
         };
@@ -147,7 +147,7 @@ where
         for share in [0.1, 1.2] {
             let more = (plain - smallest).0 as f64 * share;
             let budget = Bytes(smallest.0 + more as u64);
-            step.set_budget(budget, GraphPlanner::Auto).expect(name);
+            step.set_budget(budget, Planner::Auto).expect(name);
             let (graph, program) = step.graph();
             let simulated = simulate(&graph, &program);
             let mut wrong = None;

@@ -251,7 +251,6 @@ impl<'a> Cut<'a> {
             backward_temp_bytes: Bytes(made.saturating_sub(x[i] + grad)),
             param_bytes: Bytes::ZERO,
             grad_bytes: Bytes(grad),
-            alternatives: Vec::new(),
         }
     }
 

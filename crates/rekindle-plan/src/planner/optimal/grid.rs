@@ -62,11 +62,9 @@ fn common_divisor(terms: &Terms) -> u64 {
     for node in &terms.nodes {
         take(node.forward_temp);
         take(node.grad);
-        for way in &node.ways {
-            take(way.saved);
-            take(way.tracked_temp);
-            take(way.backward_temp);
-        }
+        take(node.saved);
+        take(node.tracked_temp);
+        take(node.backward_temp);
     }
     divisor.max(1)
 }

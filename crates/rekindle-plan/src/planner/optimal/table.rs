@@ -3,7 +3,7 @@
 //! ```text
 //! C(s,s,m) = forward_s + backward_s                                     if m >= all(s,s), else infinite
 //! C1 = min over s<j<=t with m >= null(s,j,t) of  sum_{k=s}^{j-1} forward_k + C(j,t,m-x_j) + C(s,j-1,m)
-//! C2 = min over the ways to record s of  forward_s + backward_s + C(s+1,t,m-X_{s+1})      if m >= all(s,t)
+//! C2 = forward_s + backward_s + C(s+1,t,m-X_{s+1})                      if m >= all(s,t)
 //! C  = min(C1, C2)
 //! ```
 //! Memory is counted above G(t), the parameter gradients that exist when the window's backward pass starts. So
@@ -29,7 +29,7 @@ use rayon::prelude::*;
 
 use super::super::PlanError;
 use super::super::persistent::{Choice, emit};
-use super::super::terms::{Node, Terms};
+use super::super::terms::Terms;
 use super::super::windows::Windows;
 use crate::schedule::Schedule;
 
@@ -56,8 +56,8 @@ pub(super) struct Table<'a> {
     unit: f64,
     /// `forwards[i]`: seconds of stages 0..i run forward.
     forwards: Vec<f64>,
-    /// `fastest[i]`: least seconds of stages 0..i run forward and backward.
-    fastest: Vec<f64>,
+    /// `plain[i]`: seconds of stages 0..i run forward and backward, the least that they take.
+    plain: Vec<f64>,
     /// The steps by class of windows, the one of the least need first: each next one needs more and is faster.
     rows: Vec<Vec<Stair>>,
 }
@@ -134,8 +134,7 @@ fn within(row: &[Stair], most: u64) -> Option<Stair> {
 
 /// The unit of which all times are multiples.
 fn unit(terms: &Terms) -> f64 {
-    let slowest = |node: &Node| node.ways.iter().map(|way| way.seconds).fold(0.0, f64::max);
-    let all: f64 = terms.nodes.iter().map(slowest).sum();
+    let all: f64 = terms.nodes.iter().map(|node| node.seconds).sum();
     // A schedule runs each stage at most as often as there are stages, at most 2^11 times: sums stay below 2^53 units.
     2_f64.powf(all.log2().ceil() - 40.0).max(f64::MIN_POSITIVE)
 }
@@ -155,17 +154,16 @@ impl<'a> Table<'a> {
             slots: (memory / width) as usize + 1,
             unit: unit(terms),
             forwards: vec![0.0],
-            fastest: vec![0.0],
+            plain: vec![0.0],
             rows: Vec::new(),
         };
         for (i, node) in terms.nodes.iter().enumerate() {
-            let (forward, fastest) = (node.forward, node.fastest());
             table
                 .forwards
-                .push(table.forwards[i] + table.rounded(forward));
+                .push(table.forwards[i] + table.rounded(node.forward));
             table
-                .fastest
-                .push(table.fastest[i] + table.rounded(fastest));
+                .plain
+                .push(table.plain[i] + table.rounded(node.seconds));
         }
         for length in 0..windows.len() {
             let starts = windows.representatives(length).par_iter();
@@ -195,16 +193,20 @@ impl<'a> Table<'a> {
         &self.rows[self.windows.of(s, t)]
     }
 
-    /// The ways to record s before the rest of s..t.
-    fn recorded(&self, s: usize, t: usize) -> impl Iterator<Item = Parts<'_>> {
-        let inside = if s < t { self.row(s + 1, t) } else { NOTHING };
-        self.terms.nodes[s].ways.iter().map(move |way| Parts {
-            time: self.rounded(way.seconds),
-            least: self.terms.all(s, t, way),
+    /// s recorded before the rest of s..t.
+    fn recorded(&self, s: usize, t: usize) -> Parts<'_> {
+        let node = &self.terms.nodes[s];
+        Parts {
+            time: self.rounded(node.seconds),
+            least: self.terms.all(s, t),
             // If nothing is inside, all(s,s) counts X.
-            right: (if s < t { way.saved } else { 0 }, inside),
+            right: if s < t {
+                (node.saved, self.row(s + 1, t))
+            } else {
+                (0, NOTHING)
+            },
             left: (0, NOTHING),
-        })
+        }
     }
 
     /// The splits of s..t, by rising j.
@@ -231,14 +233,13 @@ impl<'a> Table<'a> {
             time: f64::INFINITY,
         };
         let mut best = vec![none; self.slots];
-        // These are nearly always the best, and allow most splits to be skipped.
-        for parts in self.recorded(s, t) {
-            parts.relax(&mut best, self.slots, self.width);
-        }
+        // This is nearly always the best, and allows most splits to be skipped.
+        let recorded = self.recorded(s, t);
+        recorded.relax(&mut best, self.slots, self.width);
         let mut end = self.slots;
-        let fastest = self.fastest[t + 1] - self.fastest[s];
+        let plain = self.plain[t + 1] - self.plain[s];
         for (_, parts) in self.splits(s, t) {
-            while end > 0 && best[end - 1].time <= parts.time + fastest {
+            while end > 0 && best[end - 1].time <= parts.time + plain {
                 end -= 1;
             }
             if parts.least / self.width >= end as u64 {
@@ -265,10 +266,8 @@ impl<'a> Table<'a> {
             let (right, left) = parts.within(most)?;
             (Some(parts.step(right, left)) == wanted).then_some((right.need, left.need))
         };
-        for (alternative, parts) in self.recorded(s, t).enumerate() {
-            if let Some((rest, _)) = found(&parts) {
-                return Choice::Track { alternative, rest };
-            }
+        if let Some((rest, _)) = found(&self.recorded(s, t)) {
+            return Choice::Track { rest };
         }
         for (j, parts) in self.splits(s, t) {
             if let Some((right, left)) = found(&parts) {
@@ -277,10 +276,7 @@ impl<'a> Table<'a> {
         }
         debug_assert!(false, "every step is made of shorter ones");
         // Recording all stages is always a valid schedule, even if it is not the requested one.
-        Choice::Track {
-            alternative: 0,
-            rest: 0,
-        }
+        Choice::Track { rest: 0 }
     }
 }
 
@@ -334,15 +330,13 @@ mod tests {
                     let mut best: Option<f64> = None;
                     let mut take =
                         |time: Option<f64>| best = best.into_iter().chain(time).reduce(f64::min);
-                    for way in &terms.nodes[s].ways {
-                        if m < bytes(terms.all(s, t, way)) {
-                            continue;
-                        }
+                    let node = &terms.nodes[s];
+                    if m >= bytes(terms.all(s, t)) {
                         take(if s == t {
-                            Some(way.seconds)
+                            Some(node.seconds)
                         } else {
-                            let rest = m.checked_sub(bytes(way.saved));
-                            rest.and_then(|rest| Some(way.seconds + table[s + 1][t][rest]?))
+                            let rest = m.checked_sub(bytes(node.saved));
+                            rest.and_then(|rest| Some(node.seconds + table[s + 1][t][rest]?))
                         });
                     }
                     for j in s + 1..=t {

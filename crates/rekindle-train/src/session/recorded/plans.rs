@@ -1,9 +1,7 @@
 //! Plans of a recorded step.
 
 use rekindle_plan::{
-    Bytes, Chain, PlanError, PlanRequest, PlannerKind,
-    graph::{GraphPlanError, GraphPlanner},
-    keep_useful,
+    Bytes, Chain, PlanError, Planner, Request, graph::GraphPlanError, keep_useful,
 };
 
 use super::{
@@ -96,8 +94,7 @@ fn wanted(
 ) -> Result<(Wanted, Option<String>), RunError> {
     let (order, planner, check) = match asked {
         ScheduleRequest::Plan(request) => {
-            let planner = graph_planner(request)?;
-            return Ok((Wanted::Planner(planner), None));
+            return Ok((request.planner.into(), None));
         }
         ScheduleRequest::Given {
             order,
@@ -241,7 +238,7 @@ pub(in super::super) fn current(
 
 /// Plans a step that was measured elsewhere; `chain` has its stages' names.
 pub(in super::super) fn plan_profile(
-    request: &PlanRequest,
+    request: &Request,
     profile: &StepProfile,
     chain: &Chain,
     terms: &Terms,
@@ -258,13 +255,18 @@ pub(in super::super) fn plan_profile(
 
 /// Like [`plan_profile`]; if no plan fits, returns the smallest budget for which the planner finds one.
 pub(in super::super) fn try_plan_profile(
-    request: &PlanRequest,
+    request: &Request,
     profile: &StepProfile,
     chain: &Chain,
     terms: &Terms,
 ) -> Result<Result<Planned, Bytes>, RunError> {
-    let wanted = graph_planner(request)?.into();
-    match plan_wanted(wanted, request.budget, profile, chain, (terms, None)) {
+    match plan_wanted(
+        request.planner.into(),
+        request.budget,
+        profile,
+        chain,
+        (terms, None),
+    ) {
         Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
         Err(error) => Err(refused(error, &ScheduleRequest::Plan(*request), |_| None)),
         Ok(planned) => Ok(Ok(planned)),
@@ -289,17 +291,17 @@ pub(in super::super) fn plan_wanted(
 
 /// The memory/time frontier of a planner, with the budget of each plan; `plan` makes one plan.
 pub(in super::super) fn frontier(
-    request: PlanRequest,
-    mut plan: impl FnMut(PlanRequest) -> Result<Planned, RunError>,
+    request: Request,
+    mut plan: impl FnMut(Request) -> Result<Planned, RunError>,
 ) -> Result<Vec<(Bytes, Planned)>, RunError> {
     let mut plan = |budget, planner| {
-        plan(PlanRequest {
+        plan(Request {
             budget,
             planner,
             ..request
         })
     };
-    let plain = plan(None, PlannerKind::None)?;
+    let plain = plan(None, Planner::None)?;
     let smallest = smallest_budget(|none| plan(Some(none), request.planner))?;
     let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
     let mut plans = Vec::new();
@@ -329,7 +331,7 @@ pub(in super::super) fn smallest_budget(
 fn refused(
     error: RecordError,
     asked: &ScheduleRequest,
-    any: impl FnOnce(GraphPlanner) -> Option<Bytes>,
+    any: impl FnOnce(Planner) -> Option<Bytes>,
 ) -> RunError {
     match (error, asked) {
         (
@@ -357,14 +359,14 @@ fn refused(
 
 /// The error for an infeasible budget, with the smallest budget that any planner meets.
 fn infeasible(
-    planner: PlannerKind,
+    planner: Planner,
     budget: Bytes,
     smallest: Bytes,
-    any: impl FnOnce(GraphPlanner) -> Option<Bytes>,
+    any: impl FnOnce(Planner) -> Option<Bytes>,
 ) -> PlanError {
     let any = match planner {
-        PlannerKind::Auto => None,
-        _ => any(GraphPlanner::Auto),
+        Planner::Auto => None,
+        _ => any(Planner::Auto),
     };
     let smallest_of_all = any.map_or(smallest, |any| any.min(smallest));
     PlanError::Infeasible {
@@ -381,21 +383,4 @@ fn smallest<T>(plan: impl FnOnce(Option<Bytes>) -> Result<T, RecordError>) -> Op
         Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
         _ => None,
     }
-}
-
-/// The planner for graphs of a request.
-pub(super) fn graph_planner(request: &PlanRequest) -> Result<GraphPlanner, PlanError> {
-    let PlanRequest {
-        planner, segments, ..
-    } = *request;
-    Ok(match (planner, segments) {
-        (PlannerKind::Uniform, segments) => GraphPlanner::Uniform(segments),
-        (PlannerKind::Segments, segments) => GraphPlanner::Segments(segments),
-        (planner, Some(_)) => return Err(PlanError::SegmentsUnused { planner }),
-        (PlannerKind::None, None) => GraphPlanner::None,
-        (PlannerKind::Sqrt, None) => GraphPlanner::Sqrt,
-        (PlannerKind::Revolve, None) => GraphPlanner::Revolve,
-        (PlannerKind::Optimal, None) => GraphPlanner::Optimal,
-        (PlannerKind::Auto, None) => GraphPlanner::Auto,
-    })
 }

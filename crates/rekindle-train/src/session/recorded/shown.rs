@@ -6,7 +6,7 @@ use rekindle_plan::{Action, Bytes, Chain, OptimizerCost, Parts, Seconds, graph::
 
 use super::super::{Order, Planned, planned::numbers, terms::Terms};
 use crate::timeline::{Prediction, at_update};
-use rekindle::record::{Offload, StagedPlan, StepExchange, StepPlan, Update};
+use rekindle::record::{Offload, StagedPlan, StepExchange, StepPlan};
 
 /// A plan with all that is shown of it.
 pub(super) fn planned(
@@ -72,11 +72,7 @@ pub(super) fn planned(
             ..exchange
         }),
         state: None,
-        levers: staged.levers,
-        update: match staged.levers {
-            Some(_) => Update::InBackward,
-            None => Update::After,
-        },
+        update: staged.update,
         in_backward_because: None,
         planner: planner.unwrap_or_else(|| plan.planner.to_string()),
         chain: staged.chain,

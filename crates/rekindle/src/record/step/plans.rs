@@ -3,10 +3,7 @@
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use burn::{module::Module, tensor::DispatchTensor};
-use rekindle_plan::{
-    Bytes,
-    graph::{GraphPlanner, Link},
-};
+use rekindle_plan::{Bytes, Planner, graph::Link};
 
 use super::state::{Current, State, Step};
 use crate::{
@@ -49,11 +46,7 @@ where
     /// # Errors
     ///
     /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
-    pub fn set_budget(
-        &mut self,
-        budget: impl Budget,
-        planner: GraphPlanner,
-    ) -> Result<(), RecordError> {
+    pub fn set_budget(&mut self, budget: impl Budget, planner: Planner) -> Result<(), RecordError> {
         self.plan_share(budget.size()?, planner, true)
     }
 
@@ -61,7 +54,7 @@ where
     pub(in crate::record) fn plan_share(
         &mut self,
         budget: Size,
-        planner: GraphPlanner,
+        planner: Planner,
         without_batch: bool,
     ) -> Result<(), RecordError> {
         let plain = self.plan().plain_peak;
@@ -135,7 +128,7 @@ where
                 let before = now(self.planning.clone());
                 let before = planned(&before, measured.clone()).or_else(|_| {
                     planned(
-                        &self.planning.with_budget(None, GraphPlanner::None.into()),
+                        &self.planning.with_budget(None, Planner::None.into()),
                         measured,
                     )
                 })?;
@@ -369,7 +362,7 @@ where
         let again = again.or_else(|error| {
             // Use the plain order as a placeholder until there is enough memory: the step is planned again before it
             // runs.
-            let plain = planning.with_budget(None, GraphPlanner::None.into());
+            let plain = planning.with_budget(None, Planner::None.into());
             state.plans.insert(0, Rc::new(planned(&plain, measured)?));
             Err(error)
         })?;

@@ -13,8 +13,8 @@ use rekindle::{
     reduce::{InProcess, ReduceError, Reducer, Shards, broadcast_parameters, part},
 };
 use rekindle_plan::{
-    Bytes,
-    graph::{GraphPlanError, GraphPlanner, GraphRequest, OperationId, plan_graph, simulate},
+    Bytes, Planner, Request,
+    graph::{GraphPlanError, OperationId, plan_graph, simulate},
 };
 
 use super::{Mlp, Normed, Silent, Task, Transformer, Wide, parameters, ranks};
@@ -171,7 +171,7 @@ fn planned<T: Task>(
     model: &T::Model,
     batch: &T::Batch,
     update: Update,
-    planner: GraphPlanner,
+    planner: Planner,
 ) -> Vec<OperationId> {
     let recorded = rekindle::record(model, batch, T::loss).expect("recorded");
     let recorded = match update {
@@ -185,11 +185,11 @@ fn planned<T: Task>(
         operation.temp_bytes = Bytes::ZERO;
     }
     let plan = |budget| {
-        let within = GraphRequest::within(budget);
-        plan_graph(&graph, &GraphRequest { planner, ..within })
+        let within = Request::within(budget);
+        plan_graph(&graph, &Request { planner, ..within })
     };
     let budget = match (planner, plan(Bytes(1))) {
-        (GraphPlanner::Uniform(_), _) => Bytes::MAX,
+        (Planner::Segments(_), _) => Bytes::MAX,
         (_, Err(GraphPlanError::Infeasible { leanest, .. })) => {
             let smallest = leanest.simulated.peak;
             let more = simulate(&graph, &plain).peak - smallest;
@@ -237,7 +237,7 @@ fn check_all<T: Task>(
     name: &str,
     optimizer: fn() -> ModuleOptimizer,
     counts: RangeInclusive<usize>,
-    (planner, sizes): (GraphPlanner, &[usize]),
+    (planner, sizes): (Planner, &[usize]),
 ) {
     let device = Device::flex().autodiff();
     device.seed(1);
@@ -271,7 +271,7 @@ fn check_all<T: Task>(
 fn ranks_train_an_mlp_as_one_device_does() {
     own_process!();
     // Too small for a budget to tell.
-    let segments = (GraphPlanner::Uniform(Some(2)), [12, 12, 9].as_slice());
+    let segments = (Planner::Segments(Some(2)), [12, 12, 9].as_slice());
     check_all::<Mlp>("sgd", sgd, 2..=4, segments);
     check_all::<Mlp>("adam", adam, 3..=3, segments);
 }
@@ -279,7 +279,7 @@ fn ranks_train_an_mlp_as_one_device_does() {
 #[test]
 fn ranks_train_a_transformer_as_one_device_does() {
     own_process!();
-    let budget = (GraphPlanner::Graph, [12].as_slice());
+    let budget = (Planner::Graph, [12].as_slice());
     check_all::<Transformer>("adam", adam, 3..=3, budget);
 }
 
@@ -307,7 +307,7 @@ fn ranks_normalise_as_one_device_does() {
     }
     for count in 2..=3 {
         let batch = Normed::batch(12 / count, &device);
-        let plan = planned::<Normed>(&model, &batch, Update::After, GraphPlanner::Graph);
+        let plan = planned::<Normed>(&model, &batch, Update::After, Planner::Graph);
         let way = Way {
             plan: Some(&plan),
             sizes: &[12],
@@ -339,7 +339,7 @@ fn ranks_exchange_many_buckets_as_one_device_does() {
 /// Trains with the optimizer's state whole on every rank, and sharded, plain and under a plan.
 fn check_sharded<T: Task>(
     counts: RangeInclusive<usize>,
-    planner: GraphPlanner,
+    planner: Planner,
     (samples, steps): (usize, usize),
 ) {
     let device = Device::flex().autodiff();
@@ -379,10 +379,10 @@ fn check_sharded<T: Task>(
 #[test]
 fn a_sharded_state_gives_the_bits_of_a_whole_one() {
     own_process!();
-    check_sharded::<Mlp>(2..=3, GraphPlanner::Uniform(Some(2)), (12, STEPS));
-    check_sharded::<Transformer>(3..=3, GraphPlanner::Graph, (12, 2));
+    check_sharded::<Mlp>(2..=3, Planner::Segments(Some(2)), (12, STEPS));
+    check_sharded::<Transformer>(3..=3, Planner::Graph, (12, 2));
     // More ranks than parameters, and many buckets.
-    check_sharded::<Wide>(5..=5, GraphPlanner::Uniform(Some(2)), (5, 1));
+    check_sharded::<Wide>(5..=5, Planner::Segments(Some(2)), (5, 1));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use burn::{
     tensor::{Device, Distribution, FloatDType, Int, Tensor},
 };
 use rekindle::{ChunkedCrossEntropy, Dtype, MasterWeights, record::Wanted};
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner};
 
 use super::{LEEWAY, LINK, RATE, bits, by_way_of_the_host, loss_bits, models::Gpt};
 
@@ -124,8 +124,8 @@ fn check(levers: &[Lever]) {
         .with_link(has(Offload).then_some(LINK));
     let mut step = recorded.plain().expect("plain");
     let mut wanted: Wanted = match has(Recompute) {
-        true => GraphPlanner::Uniform(Some(3)).into(),
-        false => GraphPlanner::None.into(),
+        true => Planner::Segments(Some(3)).into(),
+        false => Planner::None.into(),
     };
     step.plan_again(None, wanted.clone()).expect("a plan");
     if has(Offload) {

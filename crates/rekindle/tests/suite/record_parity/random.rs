@@ -8,7 +8,7 @@ use burn::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rekindle::record::RecordError;
-use rekindle_plan::{Bytes, graph::GraphPlanner};
+use rekindle_plan::{Bytes, Planner};
 
 const PROGRAMS: u64 = 8;
 const ROWS: usize = 2048;
@@ -133,7 +133,7 @@ pub fn check() {
             recomputing += usize::from(planned.plan().repeated > 0);
         };
         check(&planned, Bytes::MAX);
-        let smallest = match planned.set_budget(Bytes(1), GraphPlanner::Auto) {
+        let smallest = match planned.set_budget(Bytes(1), Planner::Auto) {
             Err(RecordError::Infeasible { smallest, .. }) => smallest,
             other => panic!("program {seed}: {other:?}"),
         };
@@ -141,7 +141,7 @@ pub fn check() {
             let above = (most - smallest).0 as f64 * random.random::<f64>();
             let budget = smallest + Bytes(above as u64) + Bytes(1 << 16);
             planned
-                .set_budget(budget, GraphPlanner::Auto)
+                .set_budget(budget, Planner::Auto)
                 .expect("a budget above the smallest");
             check(&planned, budget);
         }

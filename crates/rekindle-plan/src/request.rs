@@ -1,0 +1,107 @@
+//! What to plan for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Bytes;
+use crate::graph::Link;
+use crate::planner::PlanError;
+
+/// The planners.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Planner {
+    /// Everything once, in recorded order.
+    None,
+    /// So many segments of equally many stages; without a number the fastest that fit.
+    Segments(Option<usize>),
+    /// The best persistent schedule over stages.
+    Optimal,
+    /// Single operations, stages or not. A chain has only stages: there it is `optimal`.
+    Graph,
+    /// `none` if it fits, else the faster of `optimal` and `graph`.
+    #[default]
+    Auto,
+}
+
+impl Planner {
+    /// The names by which a planner is asked for.
+    pub const NAMES: [&'static str; 4] = ["none", "segments", "optimal", "auto"];
+
+    /// The planner that is asked for by name, by a number of segments, or by both; [`Planner::Auto`] by neither.
+    ///
+    /// # Errors
+    /// [`PlanError::SegmentsUnused`] if the named planner takes no number of segments.
+    pub fn asked(named: Option<Planner>, segments: Option<usize>) -> Result<Planner, PlanError> {
+        match (named, segments) {
+            (named, None) => Ok(named.unwrap_or_default()),
+            (None | Some(Planner::Segments(_)), segments) => Ok(Planner::Segments(segments)),
+            (Some(planner), Some(_)) => Err(PlanError::SegmentsUnused { planner }),
+        }
+    }
+
+    /// The name, in lower case, without the number of segments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Planner::None => "none",
+            Planner::Segments(_) => "segments",
+            Planner::Optimal => "optimal",
+            Planner::Graph => "graph",
+            Planner::Auto => "auto",
+        }
+    }
+}
+
+impl fmt::Display for Planner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The error for an unknown planner name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown planner `{name}`: expected none, segments, optimal or auto")]
+pub struct PlannerParseError {
+    /// The name as it was given.
+    pub name: String,
+}
+
+impl FromStr for Planner {
+    type Err = PlannerParseError;
+
+    fn from_str(name: &str) -> Result<Planner, PlannerParseError> {
+        match name {
+            "none" => Ok(Planner::None),
+            "segments" => Ok(Planner::Segments(None)),
+            "optimal" => Ok(Planner::Optimal),
+            "auto" => Ok(Planner::Auto),
+            _ => Err(PlannerParseError {
+                name: name.to_owned(),
+            }),
+        }
+    }
+}
+
+/// What to plan for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// The most bytes at any moment, everything counted; `None` for no limit.
+    pub budget: Option<Bytes>,
+    /// Which planner.
+    pub planner: Planner,
+    /// The link to host memory, for the planners `graph` and `auto`; `None` where tensors stay on the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
+}
+
+impl Request {
+    /// The fastest plan within a budget.
+    pub fn within(budget: Bytes) -> Request {
+        Request {
+            budget: Some(budget),
+            ..Request::default()
+        }
+    }
+}
