@@ -258,13 +258,11 @@ fn a_budget_that_gradients_exceed_is_met_by_updates_in_backward() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let plan = ["plan", "run.toml", "--budget", &between, "-o", "plan.json"];
-    let plan = said(&[&plan[..], &["--explain"]].concat());
-    for line in [
-        "in the backward pass: with updates",
-        "update in backward alone",
-    ] {
-        assert!(plan.contains(line), "{plan}");
-    }
+    let plan = said(&plan);
+    assert!(
+        plan.contains("in the backward pass: with updates"),
+        "{plan}"
+    );
     let ran = said(&["train", "run.toml", "--plan", "plan.json", "--json"]);
     let ran: Value = serde_json::from_str(&ran).expect("a record");
     assert_eq!(ran["update"], "in-backward");

@@ -285,7 +285,6 @@ impl From<RunError> for Failure {
             RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
             RunError::Device(error) => error.into(),
             RunError::Shape(_)
-            | RunError::Schedule(_)
             | RunError::OtherModel(_)
             | RunError::Update(_)
             | RunError::LossChunks(_)

@@ -45,17 +45,17 @@ pub struct PlanFile {
     pub predicted_step_s: Seconds,
     /// First and last stage of each segment; `null` where stages are recomputed in another way.
     pub segments: Option<Vec<[usize; 2]>>,
-    /// The actions of a step in order, each a string such as `forward_tracked 3`. Of a plan of single operations: its
-    /// passes over stages; a `forward` that comes again recomputes some of a stage's operations.
-    #[schemars(with = "Vec<String>")]
-    schedule: Vec<rekindle_plan::Action>,
+    /// The passes of a step over its stages in order, each a string such as `forward 3`; a `forward` that comes again
+    /// recomputes some or all of a stage's operations. For a chain without a profile, `forward_keep` also keeps the
+    /// stage's input, and `forward_tracked` what its backward needs.
+    schedule: Vec<String>,
     /// What waits in host memory; only where there is a link to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     offload: Option<Offload>,
     /// What the exchange takes of the step; only in plans for several ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks: Option<PlanOfRanks>,
-    /// Only in plans of single operations of a recorded step.
+    /// What runs; not for a chain without a profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     operations: Option<Operations>,
 }
@@ -119,20 +119,9 @@ struct StageSizes {
 impl PlanFile {
     /// A plan and the sizes of the stages that it was made for; `batch` is the samples of a rank.
     pub fn new(plan: &Planned, batch: usize) -> Self {
-        let (schedule, operations) = match &plan.order {
-            Order::Schedule(schedule) => (schedule.actions().to_vec(), None),
-            Order::Operations {
-                operations,
-                offloaded,
-                recording,
-            } => (
-                plan.actions.clone(),
-                Some(Operations {
-                    recording: format!("{recording:016x}"),
-                    order: operations.clone(),
-                    offloaded: offloaded.clone(),
-                }),
-            ),
+        let schedule = match &plan.order {
+            Some(_) => plan.actions.iter().map(ToString::to_string).collect(),
+            None => Schedule::new(plan.chain.stages.len(), plan.actions.clone()).written(),
         };
         Self {
             format: PLAN_FORMAT.into(),
@@ -147,24 +136,33 @@ impl PlanFile {
             schedule,
             offload: plan.offload,
             ranks: PlanOfRanks::new(plan, batch),
-            operations,
+            operations: plan.order.as_ref().map(|order| Operations {
+                recording: format!("{:016x}", order.recording),
+                order: order.operations.clone(),
+                offloaded: order.offloaded.clone(),
+            }),
         }
     }
 
-    /// Reads a plan; a schedule in it is valid.
+    /// Reads a plan that can run.
     pub fn read(path: &Path) -> Result<(Self, Order), Failure> {
         let file: Self = input::document(path, PLAN_FORMAT)?;
         let wrong = |message: String| Failure::usage(format!("{}: {message}", path.display()));
-        let order = match &file.operations {
-            Some(operations) => Order::Operations {
-                operations: operations.order.clone(),
-                offloaded: operations.offloaded.clone(),
-                recording: u64::from_str_radix(&operations.recording, 16)
-                    .map_err(|error| wrong(format!("`recording`: {error}")))?,
-            },
-            None => Schedule::new(file.chain.len(), file.schedule.clone())
-                .map(Order::Schedule)
-                .map_err(|error| wrong(error.to_string()))?,
+        let Some(operations) = &file.operations else {
+            return Err(Failure::with_help(
+                exit::USAGE,
+                format!(
+                    "{}: made from a chain alone, without a step that can run",
+                    path.display()
+                ),
+                "make one for this config: `rekindle plan CONFIG --budget SIZE -o plan.json`",
+            ));
+        };
+        let order = Order {
+            operations: operations.order.clone(),
+            offloaded: operations.offloaded.clone(),
+            recording: u64::from_str_radix(&operations.recording, 16)
+                .map_err(|error| wrong(format!("`recording`: {error}")))?,
         };
         Ok((file, order))
     }
@@ -231,8 +229,7 @@ mod tests {
         {"name": "a", "output_bytes": 5, "param_bytes": 0}, {"name": "b", "output_bytes": 5, "param_bytes": 12}],
         "planner": "segments", "feasible": true, "budget_bytes": null, "predicted_peak_bytes": 40,
         "predicted_step_s": 0.5, "segments": [[0, 0], [1, 1]],
-        "schedule": ["forward 0", "forward_tracked 1", "loss", "backward 1", "forward_tracked 0", "backward 0",
-        "optimize"], "operations": {"recording": "00ff", "order": [0, 1, 2]}}"#;
+        "schedule": ["forward 0", "forward 1", "loss", "backward 1", "forward 0", "backward 0", "optimize"], "operations": {"recording": "00ff", "order": [0, 1, 2]}}"#;
 
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig {
@@ -241,16 +238,12 @@ mod tests {
         })]
 
         #[test]
-        fn damaged_plans_are_read_or_refused(edits in mutated::edits(), staged in proptest::bool::ANY) {
+        fn damaged_plans_are_read_or_refused(edits in mutated::edits()) {
             let folder = tempfile::tempdir().expect("a folder");
             let path = folder.path().join("plan.json");
-            let plan = match staged {
-                true => PLAN.replace(", \"operations\": {\"recording\": \"00ff\", \"order\": [0, 1, 2]}", ""),
-                false => PLAN.to_owned(),
-            };
-            fs::write(&path, &plan).expect("written");
+            fs::write(&path, PLAN).expect("written");
             assert!(PlanFile::read(&path).is_ok());
-            fs::write(&path, mutated::edited(plan.as_bytes(), &edits)).expect("written");
+            fs::write(&path, mutated::edited(PLAN.as_bytes(), &edits)).expect("written");
             if let Err(failure) = PlanFile::read(&path) {
                 assert_eq!(failure.code, exit::USAGE);
             }

@@ -2,7 +2,7 @@
 
 use crate::bytes::Bytes;
 use crate::chain::Chain;
-use crate::planner::{PlanError, PlanSource};
+use crate::planner::PlanSource;
 use crate::request::Planner;
 use crate::schedule::Schedule;
 use crate::seconds::Seconds;
@@ -30,15 +30,15 @@ impl Plan {
         planner: Planner,
         schedule: Schedule,
         source: PlanSource,
-    ) -> Result<Plan, PlanError> {
-        let run = simulate(chain, &schedule)?;
-        Ok(Plan {
+    ) -> Plan {
+        let run = simulate(chain, &schedule);
+        Plan {
             planner,
             schedule,
             peak: run.peak,
             step: run.time,
             source,
-        })
+        }
     }
 
     /// The faster of two plans; of equally fast ones the one with the smaller peak; of equals the first.

@@ -1,88 +1,46 @@
-//! Schedules: valid lists of actions.
-
-use serde::Serialize;
+//! Schedules: the order in which a training step passes through its stages.
+//!
+//! A schedule is a list of [`Action`]s; what each forward keeps follows from the list. With a_i the input of stage i,
+//! a_{i+1} its output, X_{i+1} the graph that a tracked forward of stage i records (a_{i+1} lives inside it) and y_i the
+//! gradient of a_i:
+//!
+//! | action, as [written](Schedule::written) | when | reads | leaves |
+//! |---|---|---|---|
+//! | `forward_tracked i` | the last forward before `backward i` | a_i or X_i | a_i and X_{i+1} |
+//! | `forward_keep i` | a_i is read again before it is made again | a_i or X_i | a_i and a_{i+1} |
+//! | `forward i` | otherwise | a_i or X_i | a_{i+1}; a stand-alone a_i is dropped |
+//! | `loss` | | a_L or X_L | y_L; a stand-alone a_L is dropped |
+//! | `backward i` | | y_{i+1}, X_{i+1}, a_i or X_i | y_i and the stage's parameter gradients; y_{i+1}, X_{i+1} and a stand-alone a_i are freed (never a_0) |
+//! | `optimize` | | all parameter gradients | none of them |
 
 use crate::action::{Action, StageId};
-use crate::holdings::Holdings;
 
-pub use crate::holdings::Rule;
-
-/// A valid schedule of one training step for a chain of [`stages`](Schedule::stages) stages.
+/// A schedule of one training step for a chain of [`stages`](Schedule::stages) stages.
 ///
-/// Valid means that every action finds what it reads, that the loss runs once, that the backward of every stage runs
-/// once, from the last stage to the first, that every stage is recorded once, before its backward, and that the optimizer,
-/// if it is there, runs once and last.
-///
-/// serde writes the list of actions; reading one back needs the number of stages, so goes through [`Schedule::new`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
+/// Planners make it so that every action finds what it reads, that the loss and the backward of every stage run once,
+/// from the last stage to the first, and that the optimizer runs last.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    #[serde(skip)]
     stages: usize,
     actions: Vec<Action>,
 }
 
-/// The error of a list of actions that is not a valid schedule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScheduleError {
-    /// A chain has at least one stage.
-    #[error("a schedule needs at least one stage")]
-    NoStages,
-    /// An action violates a rule.
-    #[error("action {index} (`{action}`): {rule}")]
-    Broken {
-        /// The place of the action in the list, from 0.
-        index: usize,
-        /// The action.
-        action: Action,
-        /// The rule.
-        rule: Rule,
-    },
-    /// The list ends before the loss.
-    #[error("the schedule ends after {actions} actions without the loss")]
-    NoLoss {
-        /// The number of actions.
-        actions: usize,
-    },
-    /// The list ends before the last backward pass.
-    #[error("the schedule ends after {actions} actions without the backward of stages 0 to {last}")]
-    MissingBackward {
-        /// The number of actions.
-        actions: usize,
-        /// The last stage whose backward pass is missing.
-        last: StageId,
-    },
+/// What a forward keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    /// Its output.
+    Output,
+    /// Its output and its input.
+    Input,
+    /// The graph that its backward needs.
+    Graph,
 }
 
 impl Schedule {
-    /// Checks the actions against the rules of a chain of `stages` stages.
-    ///
-    /// # Errors
-    /// The first action that violates a rule, with its index and the rule; or the actions missing at the end.
-    pub fn new(stages: usize, actions: Vec<Action>) -> Result<Schedule, ScheduleError> {
-        if stages == 0 {
-            return Err(ScheduleError::NoStages);
-        }
-        let mut holdings = Holdings::new(stages);
-        for (index, &action) in actions.iter().enumerate() {
-            holdings
-                .apply(action)
-                .map_err(|rule| ScheduleError::Broken {
-                    index,
-                    action,
-                    rule,
-                })?;
-        }
-        match holdings.backward_reached() {
-            Some(StageId(0)) => Ok(Schedule { stages, actions }),
-            Some(StageId(next)) => Err(ScheduleError::MissingBackward {
-                actions: actions.len(),
-                last: StageId(next - 1),
-            }),
-            None => Err(ScheduleError::NoLoss {
-                actions: actions.len(),
-            }),
-        }
+    /// A schedule that keeps the rules above; nothing checks that.
+    #[doc(hidden)]
+    pub fn new(stages: usize, actions: Vec<Action>) -> Schedule {
+        Schedule { stages, actions }
     }
 
     /// The number of stages of the chain, without the loss.
@@ -95,23 +53,46 @@ impl Schedule {
         &self.actions
     }
 
-    /// How often each stage runs forward, tracked or not.
+    /// How often each stage runs forward.
     pub fn forward_counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.stages];
-        for action in self.actions() {
-            if let Action::Forward(stage)
-            | Action::ForwardKeep(stage)
-            | Action::ForwardTracked(stage) = action
-            {
+        for action in &self.actions {
+            if let Action::Forward(stage) = action {
                 counts[stage.0] += 1;
             }
         }
         counts
     }
 
-    /// Whether nothing is recomputed: every stage runs forward once.
-    pub fn is_plain(&self) -> bool {
-        self.forward_counts().iter().all(|&count| count == 1)
+    /// What each action keeps, if it is a forward.
+    pub(crate) fn keeps(&self) -> Vec<Option<Keeps>> {
+        // From the end: where each stage next runs forward, if it does before its backward.
+        let mut next: Vec<Option<usize>> = vec![None; self.stages];
+        let mut keeps = vec![None; self.actions.len()];
+        for (place, action) in self.actions.iter().enumerate().rev() {
+            let &Action::Forward(StageId(i)) = action else {
+                continue;
+            };
+            let again = next[i].replace(place);
+            let made_again = i.checked_sub(1).and_then(|before| next[before]);
+            keeps[place] = Some(match (again, made_again) {
+                (None, _) => Keeps::Graph,
+                (Some(again), Some(made)) if made < again => Keeps::Output,
+                _ => Keeps::Input,
+            });
+        }
+        keeps
+    }
+
+    /// The actions as text, which tells apart what forwards keep: `forward`, `forward_keep` or `forward_tracked`.
+    pub fn written(&self) -> Vec<String> {
+        let written = self.actions.iter().zip(self.keeps());
+        let written = written.map(|(action, keeps)| match (action, keeps) {
+            (Action::Forward(stage), Some(Keeps::Input)) => format!("forward_keep {stage}"),
+            (Action::Forward(stage), Some(Keeps::Graph)) => format!("forward_tracked {stage}"),
+            _ => action.to_string(),
+        });
+        written.collect()
     }
 
     /// The segments of a single-level schedule, each as its first and last stage, from the first segment to the last;
@@ -123,15 +104,9 @@ impl Schedule {
         let mut segments: Vec<(StageId, StageId)> = Vec::new();
         let mut extending = false;
         let mut forwarded = 0;
-        for &action in &self.actions {
-            match action {
-                Action::Forward(stage) | Action::ForwardKeep(stage) => {
-                    if !segments.is_empty() || stage.0 != forwarded {
-                        return None;
-                    }
-                    forwarded += 1;
-                }
-                Action::ForwardTracked(stage) => match segments.last_mut() {
+        for (&action, keeps) in self.actions.iter().zip(self.keeps()) {
+            match (action, keeps) {
+                (Action::Forward(stage), Some(Keeps::Graph)) => match segments.last_mut() {
                     Some((_, last)) if extending => {
                         if stage.0 != last.0 + 1 {
                             return None;
@@ -143,7 +118,13 @@ impl Schedule {
                         extending = true;
                     }
                 },
-                Action::Loss | Action::Backward(_) | Action::Optimize => extending = false,
+                (Action::Forward(stage), _) => {
+                    if !segments.is_empty() || stage.0 != forwarded {
+                        return None;
+                    }
+                    forwarded += 1;
+                }
+                _ => extending = false,
             }
         }
         segments.reverse();

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::{Action, StageId};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
-use crate::holdings::Holdings;
-use crate::schedule::Schedule;
+use crate::schedule::{Keeps, Schedule};
 use crate::seconds::Seconds;
 
 /// The costs of a schedule on a chain.
@@ -70,32 +69,14 @@ impl Parts {
     }
 }
 
-/// The error of a schedule that cannot run on a chain.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// The schedule was made for a chain of another length.
-    #[error("the schedule is for {schedule} stages, the chain has {chain}")]
-    OtherLength {
-        /// Stages of the schedule.
-        schedule: usize,
-        /// Stages of the chain.
-        chain: usize,
-    },
-}
-
 /// Runs a schedule on a chain. Costs O(actions + stages).
 ///
-/// # Errors
-/// The chain has another number of stages.
-pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violation> {
+/// # Panics
+/// The chain has fewer stages.
+pub fn simulate(chain: &Chain, schedule: &Schedule) -> Simulation {
     let stages = chain.stages.len();
-    if schedule.stages() != stages {
-        return Err(Violation::OtherLength {
-            schedule: schedule.stages(),
-            chain: stages,
-        });
-    }
-    let mut holdings = Holdings::new(stages);
+    // Whether a_i is held outside of any graph.
+    let mut alone = vec![false; stages + 1];
     let mut held = Parts {
         fixed: chain.fixed_bytes + chain.optimizer.state_bytes,
         input: chain.input_bytes,
@@ -108,26 +89,25 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
         time: Seconds::ZERO,
         forward_counts: schedule.forward_counts(),
     };
-    for (index, &action) in schedule.actions().iter().enumerate() {
-        let Ok(effect) = holdings.apply(action) else {
-            unreachable!("a schedule's actions keep the rules");
-        };
+    let actions = schedule.actions().iter().zip(schedule.keeps());
+    for (index, (&action, keeps)) in actions.enumerate() {
         let mut during = held;
+        // The i of a_i, if it is freed after the action.
+        let mut frees = None;
         match action {
-            Action::Forward(StageId(i)) | Action::ForwardKeep(StageId(i)) => {
+            Action::Forward(StageId(i)) => {
                 let stage = &chain.stages[i];
-                during.activations += stage.output_bytes;
-                held = during;
-                during.temporary = stage.forward_temp_bytes;
-                if effect.freed_input {
-                    held.activations -= chain.activation_bytes(i);
+                if keeps == Some(Keeps::Graph) {
+                    during.graphs += stage.saved_bytes;
+                    held = during;
+                    during.temporary = stage.tracked_temp_bytes;
+                } else {
+                    during.activations += stage.output_bytes;
+                    held = during;
+                    during.temporary = stage.forward_temp_bytes;
+                    alone[i + 1] = true;
+                    frees = (keeps == Some(Keeps::Output)).then_some(i);
                 }
-            }
-            Action::ForwardTracked(StageId(i)) => {
-                let stage = &chain.stages[i];
-                during.graphs += stage.saved_bytes;
-                held = during;
-                during.temporary = stage.tracked_temp_bytes;
             }
             Action::Loss => {
                 let mut forward = during;
@@ -139,9 +119,7 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
                     during = forward;
                 }
                 run.time += chain.loss.forward_s + chain.loss.backward_s;
-                if effect.freed_input {
-                    held.activations -= chain.activation_bytes(stages);
-                }
+                frees = Some(stages);
             }
             Action::Backward(StageId(i)) => {
                 let stage = &chain.stages[i];
@@ -151,15 +129,17 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
                 during.temporary = stage.backward_temp_bytes;
                 held.gradients -= chain.gradient_bytes(i + 1);
                 held.graphs -= stage.saved_bytes;
-                if effect.freed_input {
-                    held.activations -= chain.activation_bytes(i);
-                }
+                frees = Some(i);
             }
             Action::Optimize => {
                 during.temporary = chain.optimizer.temp_bytes;
                 held.parameter_gradients = Bytes::ZERO;
                 run.time += chain.optimizer.step_s;
             }
+        }
+        // a_0 is never alone: it is always held.
+        if let Some(i) = frees.filter(|&i| std::mem::replace(&mut alone[i], false)) {
+            held.activations -= chain.activation_bytes(i);
         }
         let peak = during.total();
         if peak > run.peak {
@@ -173,5 +153,5 @@ pub fn simulate(chain: &Chain, schedule: &Schedule) -> Result<Simulation, Violat
         let recomputed = (forwards - 1) as f64;
         run.time += stage.forward_s + stage.backward_s + stage.forward_s * recomputed;
     }
-    Ok(run)
+    run
 }

@@ -265,7 +265,7 @@ mod tests {
             forwards: vec![2],
             beside_buffers: Bytes(BESIDE),
             update: rekindle::record::Update::After,
-            schedule: None,
+            segments: None,
             operations: Vec::new(),
             offloaded: Vec::new(),
             recording: 0,

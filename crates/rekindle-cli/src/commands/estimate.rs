@@ -1,23 +1,22 @@
 //! `rekindle estimate`: the layers of a model, its memory by kind, and whether it fits, from shapes.
 
+use rekindle::record::Update;
 use rekindle_plan::{PlanError, Request};
 use rekindle_train::{
     device::DeviceInfo,
     fit::Limit,
     kernels,
-    session::Order,
     update::{UpdateChoice, Updates},
 };
 
 use super::train;
 use crate::{
     args::EstimateArgs,
-    config::{self, Config, Overrides, RunKeys},
+    config::{self, Overrides, RunKeys},
     estimate::{
         Estimate, Wanted,
         ranks::{Asked, RanksEstimate},
     },
-    exit,
     failure::{Failure, Outcome},
     output,
     plan_file::PlanFile,
@@ -48,8 +47,15 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         flops: args.flops,
     };
     let ranks = RanksEstimate::all(&asked, &config, kernels, limit.as_ref())?;
-    let wanted = match (made_before(&config)?, request) {
-        (Some(made), _) => made,
+    let wanted = match (&config.run.plan, request) {
+        (Some(path), _) => {
+            let (file, order) = PlanFile::read(path)?;
+            config.training.update = match file.update {
+                Update::After => UpdateChoice::After,
+                Update::InBackward => UpdateChoice::InBackward,
+            };
+            Wanted::Made(order, file.planner)
+        }
         (None, Some(request)) => Wanted::Plan(request),
         (None, None) => Wanted::Plain,
     };
@@ -84,32 +90,4 @@ fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<Request>, Failur
         None => None,
     };
     train::plan_request(run, budget).map(Some)
-}
-
-/// The plan named in the config, if no other schedule is given on the command line.
-fn made_before(config: &Config) -> Result<Option<Wanted>, Failure> {
-    let Some(path) = &config.run.plan else {
-        return Ok(None);
-    };
-    let (file, order) = PlanFile::read(path)?;
-    let stages = rekindle_train::model::stages::ModelStages::new(&config.model, &config.shape)
-        .stages
-        .len();
-    let Order::Schedule(schedule) = order else {
-        return Err(Failure::usage(format!(
-            "{}: a plan of single operations cannot be counted from shapes; use `--budget` or `--segments`",
-            path.display()
-        )));
-    };
-    if schedule.stages() != stages {
-        return Err(Failure::with_help(
-            exit::USAGE,
-            format!(
-                "the plan is for {} stages, this model has {stages}",
-                schedule.stages()
-            ),
-            "make one for this config: `rekindle plan CONFIG --budget SIZE -o plan.json`",
-        ));
-    }
-    Ok(Some(Wanted::Made(schedule, file.planner)))
 }

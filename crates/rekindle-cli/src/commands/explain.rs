@@ -1,17 +1,13 @@
-//! `rekindle plan --explain`: the tensors that a plan keeps, and why.
+//! `rekindle plan --explain`: where a plan's peak is, and of what.
 
 use std::fmt::Write;
 
 use rekindle::record::Offload;
-use rekindle_plan::Action;
-use rekindle_train::session::{Order, Planned};
+use rekindle_train::session::Planned;
 
-use crate::{
-    summary,
-    table::{self, several},
-};
+use crate::{summary, table::several};
 
-/// Writes what is kept, from when to when, how often stages run, and the parts of the peak.
+/// Writes the parts of the peak, what goes to the host, and how often stages run.
 pub(super) fn explain(plan: &Planned, text: &mut String) {
     let (place, parts) = plan.at_peak;
     let _ = writeln!(
@@ -37,29 +33,6 @@ pub(super) fn explain(plan: &Planned, text: &mut String) {
     );
     if let Some(offload) = &plan.offload {
         host_memory(plan, offload, text);
-    }
-    let (chain, actions) = (
-        &plan.chain,
-        match &plan.order {
-            Order::Schedule(schedule) => schedule.actions(),
-            Order::Operations { .. } => &[],
-        },
-    );
-    if !actions.is_empty() {
-        let _ = writeln!(
-            text,
-            "\nKept boundaries (inputs of stages, stored outside of any graph):"
-        );
-        let mut table = table::table(["before stage", "bytes", "from action", "to action"], 1..4);
-        for (stage, from, to) in boundaries(actions) {
-            table.add_row([
-                format!("{stage} {}", chain.stages[stage].name),
-                chain.activation_bytes(stage).to_string(),
-                (from + 1).to_string(),
-                (to + 1).to_string(),
-            ]);
-        }
-        let _ = writeln!(text, "{table}");
     }
     let mut times: Vec<(usize, usize)> = Vec::new();
     for count in &plan.forwards {
@@ -114,25 +87,4 @@ fn pairs<T: ToString>(text: &mut String, pairs: impl IntoIterator<Item = (&'stat
     for (name, value) in pairs {
         let _ = writeln!(text, "  {name:<34} {:>12}", value.to_string());
     }
-}
-
-/// Inputs kept by `forward_keep`: the stage, the action that first keeps it, the backward pass that frees it.
-fn boundaries(actions: &[Action]) -> Vec<(usize, usize, usize)> {
-    let mut found: Vec<(usize, usize, usize)> = Vec::new();
-    for (from, action) in actions.iter().enumerate() {
-        let Action::ForwardKeep(stage) = action else {
-            continue;
-        };
-        let freed = actions[from..]
-            .iter()
-            .position(|later| matches!(later, Action::Backward(freed) if freed == stage));
-        if let Some(after) = freed
-            && !found
-                .iter()
-                .any(|(known, _, to)| *known == stage.0 && *to == from + after)
-        {
-            found.push((stage.0, from, from + after));
-        }
-    }
-    found
 }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use rekindle_plan::{
-    Action, Planner, Request, Schedule,
+    Planner, Request, StageId,
     graph::{Graph, GraphPlan, GraphPlanError, Link, OperationId, TensorId},
 };
 use serde::{Deserialize, Serialize};
@@ -31,8 +31,7 @@ enum Answer {
 #[derive(Serialize, Deserialize)]
 struct Found {
     planner: Planner,
-    /// The actions on stages, if the plan is one of stages.
-    actions: Option<Vec<Action>>,
+    segments: Option<Vec<(StageId, StageId)>>,
     operations: Vec<OperationId>,
     /// The tensors that go to the host.
     offloaded: Vec<TensorId>,
@@ -42,7 +41,7 @@ impl Found {
     fn of(plan: GraphPlan) -> Self {
         Self {
             planner: plan.planner,
-            actions: plan.schedule.map(|schedule| schedule.actions().to_vec()),
+            segments: plan.segments,
             operations: plan.program.operations().to_vec(),
             offloaded: plan.offloaded,
         }
@@ -50,14 +49,9 @@ impl Found {
 
     fn plan(self, graph: &Graph, link: Option<&Link>) -> Option<GraphPlan> {
         let plan = GraphPlan::of_operations(graph, link, self.operations, self.offloaded).ok()?;
-        let schedule = self.actions.map(|actions| {
-            let stages = actions.iter().filter_map(|action| action.stage());
-            let stages = stages.map(|stage| stage.0 + 1).max().unwrap_or_default();
-            Schedule::new(stages, actions)
-        });
         Some(GraphPlan {
             planner: self.planner,
-            schedule: schedule.transpose().ok()?,
+            segments: self.segments,
             ..plan
         })
     }

@@ -4,10 +4,10 @@ use rekindle::{
     Dtype,
     record::{Kernels, Update},
 };
-use rekindle_plan::{Bytes, PlanError, Planner, Request, Schedule};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     fit::{Advice, Breakdown, Budgets, Known, Limit},
-    session::Planned,
+    session::{Order, Planned},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -88,7 +88,7 @@ pub enum Wanted {
     /// What a planner finds.
     Plan(Request),
     /// A plan that was made before, by the planner of this name.
-    Made(Schedule, String),
+    Made(Order, String),
 }
 
 impl Wanted {
@@ -123,9 +123,8 @@ impl Estimate {
         let found = match wanted {
             Wanted::Plain => None,
             Wanted::Plan(request) => Some(known.plan(request)?),
-            Wanted::Made(schedule, planner) => {
-                let made = known.step.plan_schedule(schedule.clone(), planner.clone());
-                Some(Ok(made?))
+            Wanted::Made(order, planner) => {
+                Some(Ok(known.step.plan_order(order, planner.clone())?))
             }
         };
         let plan = match &found {

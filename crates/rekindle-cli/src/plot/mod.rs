@@ -51,12 +51,7 @@ pub fn what_runs(record: &RunRecord, timed: &TimedAction) -> String {
         stage.map_or("a stage", |stage| stage.name.as_str())
     };
     let action = match timed.action {
-        Action::Forward(stage) | Action::ForwardKeep(stage) => {
-            format!("the forward of {}", name(stage.0))
-        }
-        Action::ForwardTracked(stage) => {
-            format!("the tracked forward of {}", name(stage.0))
-        }
+        Action::Forward(stage) => format!("the forward of {}", name(stage.0)),
         Action::Loss => "the loss".into(),
         Action::Backward(stage) => format!("the backward of {}", name(stage.0)),
         Action::Optimize => "the update".into(),

@@ -23,14 +23,6 @@ pub enum GraphPlanError {
         /// The plan with the smallest peak that the planner found.
         leanest: Box<GraphPlan>,
     },
-    /// The schedule was made for another number of stages.
-    #[error("the schedule is for {of_schedule} stages, the recorded step has {of_graph}")]
-    Stages {
-        /// Stages of the schedule.
-        of_schedule: usize,
-        /// Stages of the graph.
-        of_graph: usize,
-    },
     /// The program exceeds the limit on host bytes.
     #[error("the plan holds {takes} in host memory, where it may hold {host}")]
     Host {

@@ -7,12 +7,11 @@ use super::index::Index;
 use super::ladder::Ladder;
 use super::link::{self, Link, OnDevice};
 use super::staged::{AllStaged, Staged};
-use super::stages::{Crossing, Stages};
 use super::{Graph, OperationId, Program, Simulated, TensorId};
+use crate::action::StageId;
 use crate::bytes::Bytes;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
-use crate::schedule::Schedule;
 
 /// A program with its cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +22,8 @@ pub struct GraphPlan {
     pub simulated: Simulated,
     /// The requested planner; for `auto`, the planner that was chosen.
     pub planner: Planner,
-    /// The schedule over stages from which the program was made, if any.
-    pub schedule: Option<Schedule>,
+    /// First and last stage of each segment that is recomputed as a whole, if the program was made so.
+    pub segments: Option<Vec<(StageId, StageId)>>,
     /// The offloaded tensors. The program belongs to the graph [with transfers](Graph::with_transfers) of these.
     pub offloaded: Vec<TensorId>,
     /// If tensors are offloaded, the result of the same planner without offloading.
@@ -32,26 +31,6 @@ pub struct GraphPlan {
 }
 
 impl GraphPlan {
-    /// The plan that runs a schedule over the stages between [`borders`](super::borders()).
-    ///
-    /// # Errors
-    /// The graph is invalid, or has another number of stages.
-    pub fn of_schedule(graph: &Graph, schedule: Schedule) -> Result<GraphPlan, GraphPlanError> {
-        graph.validate()?;
-        let index = Index::new(graph);
-        let borders = borders_of(graph, &index);
-        let stages = Stages::of(graph, &index, &borders, Crossing::Carried);
-        let (of_schedule, of_graph) = (schedule.stages(), stages.chain().stages.len());
-        if of_schedule != of_graph {
-            return Err(GraphPlanError::Stages {
-                of_schedule,
-                of_graph,
-            });
-        }
-        let found = Found::of(graph, &stages.program(graph, &schedule)?);
-        Ok(finish(Planner::Auto, found, Some(schedule)))
-    }
-
     /// The plan that runs these operations of the graph [with transfers](Graph::with_transfers) of `offloaded`.
     ///
     /// # Errors
@@ -169,8 +148,8 @@ impl<'a> Planning<'a> {
     fn staged(&self, planner: Planner, budget: Bytes) -> Result<Planned, GraphPlanError> {
         let all = self.all_staged(planner)?;
         let plan = |staged: &Staged| -> Result<GraphPlan, GraphPlanError> {
-            let schedule = Some(staged.schedule.clone());
-            Ok(finish(planner, all.program(staged)?, schedule))
+            let segments = staged.schedule.segments();
+            Ok(finish(planner, all.program(staged)?, segments))
         };
         Ok(match (all.fastest_within(budget), all.leanest()) {
             (Some(chosen), _) => Ok(plan(chosen)?),
@@ -208,9 +187,9 @@ impl<'a> Planning<'a> {
             Some(over_stages)
                 if planner == Planner::Auto && over_stages.seconds <= found.seconds() =>
             {
-                let schedule = Some(over_stages.schedule.clone());
+                let segments = over_stages.schedule.segments();
                 let found = staged.program(over_stages)?;
-                finish(Planner::Optimal, found, schedule)
+                finish(Planner::Optimal, found, segments)
             }
             _ => finish(Planner::Graph, found, None),
         }))
@@ -298,12 +277,12 @@ impl<'a> Planning<'a> {
     }
 }
 
-fn finish(planner: Planner, found: Found, schedule: Option<Schedule>) -> GraphPlan {
+fn finish(planner: Planner, found: Found, segments: Option<Vec<(StageId, StageId)>>) -> GraphPlan {
     GraphPlan {
         program: found.program,
         simulated: found.simulated,
         planner,
-        schedule,
+        segments,
         offloaded: Vec::new(),
         on_device: None,
     }

@@ -95,9 +95,7 @@ impl Stages {
         };
         for &action in schedule.actions() {
             match action {
-                Action::Forward(stage)
-                | Action::ForwardKeep(stage)
-                | Action::ForwardTracked(stage) => run(&self.forward[stage.0]),
+                Action::Forward(stage) => run(&self.forward[stage.0]),
                 Action::Loss => {
                     run(&self.forward[loss.0]);
                     run(&self.backward[loss.0]);

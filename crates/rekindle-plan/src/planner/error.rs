@@ -3,8 +3,6 @@
 use crate::bytes::Bytes;
 use crate::chain::ChainError;
 use crate::request::Planner;
-use crate::schedule::ScheduleError;
-use crate::simulator::Violation;
 
 /// The error when no plan can be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -71,12 +69,6 @@ pub enum PlanError {
         /// The maximum for this planner.
         most: usize,
     },
-    /// A planner made an invalid schedule: a bug in this crate.
-    #[error("the planner's own schedule breaks a rule, please report this: {0}")]
-    Schedule(#[from] ScheduleError),
-    /// A planner made a schedule that its chain cannot run: a bug in this crate.
-    #[error("the planner's own schedule does not fit its chain, please report this: {0}")]
-    Violation(#[from] Violation),
 }
 
 /// The start of the error message, which names the plans that do not fit.

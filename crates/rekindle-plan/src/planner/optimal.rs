@@ -60,14 +60,14 @@ impl<'a> Optimal<'a> {
     pub(crate) fn new(chain: &'a Chain) -> Result<Optimal<'a>, PlanError> {
         let terms = Terms::new(chain);
         let peaks = SmallestPeaks::new(&terms);
-        let (peak, schedule) = peaks.whole(&terms, chain)?;
-        let smallest = Plan::new(chain, KIND, schedule, PlanSource::SmallestPeak)?;
+        let (peak, schedule) = peaks.whole(&terms, chain);
+        let smallest = Plan::new(chain, KIND, schedule, PlanSource::SmallestPeak);
         debug_assert_eq!(
             smallest.peak, peak,
             "the recurrence and the simulator disagree"
         );
         let plain = none(chain.stages.len())?;
-        let fastest = Plan::new(chain, KIND, plain, PlanSource::Fastest)?;
+        let fastest = Plan::new(chain, KIND, plain, PlanSource::Fastest);
         let most = (fastest.peak - chain.resident_bytes()).0;
         let grid = Grid::new(&terms, most, SLOTS);
         Ok(Optimal {
@@ -105,7 +105,7 @@ impl<'a> Optimal<'a> {
             if step.time * ROUNDED + optimizer > best.step.0 {
                 break;
             }
-            best = best.or_faster(self.plan(&table, *step)?);
+            best = best.or_faster(self.plan(&table, *step));
         }
         Ok(Some(best))
     }
@@ -118,7 +118,7 @@ impl<'a> Optimal<'a> {
             .steps()
             .par_iter()
             .map(|step| self.plan(&table, *step))
-            .collect::<Result<_, _>>()?;
+            .collect();
         drop(table);
         found.extend(SingleLevels::new(self.chain)?.frontier()?);
         found.extend([self.smallest, self.fastest]);
@@ -131,18 +131,18 @@ impl<'a> Optimal<'a> {
         Table::solve(&self.terms, &self.peaks.windows, self.grid.width, memory)
     }
 
-    fn plan(&self, table: &Table<'_>, step: Stair) -> Result<Plan, PlanError> {
+    fn plan(&self, table: &Table<'_>, step: Stair) -> Plan {
         let source = PlanSource::Slots(Slots {
             count: (step.need / self.grid.width) as usize + 1,
             bytes: Bytes(self.grid.width),
             exact: self.grid.exact,
         });
-        let found = Plan::new(self.chain, KIND, table.schedule(step)?, source)?;
+        let found = Plan::new(self.chain, KIND, table.schedule(step), source);
         debug_assert_eq!(
             found.peak,
             (self.chain.resident_bytes() + Bytes(step.need)).max(self.chain.optimizer_peak()),
             "the table and the simulator disagree"
         );
-        Ok(found)
+        found
     }
 }

@@ -4,7 +4,6 @@
 //! stored, then the window j..t, then s..j-1), or its first stage is recorded, the window s+1..t follows inside, and
 //! the stage's backward ends it. Cost: O(actions).
 
-use super::PlanError;
 use crate::action::{Action, StageId};
 use crate::schedule::Schedule;
 
@@ -28,7 +27,7 @@ pub(crate) fn emit<R>(
     stages: usize,
     whole: R,
     mut choose: impl FnMut(usize, usize, &R) -> Choice<R>,
-) -> Result<Schedule, PlanError> {
+) -> Schedule {
     let mut actions = Vec::with_capacity(4 * stages);
     // An explicit stack: windows nest as deep as the chain is long.
     let mut tasks = vec![Task::Window {
@@ -42,7 +41,7 @@ pub(crate) fn emit<R>(
             Task::Window { s, .. } if s == stages => actions.push(Action::Loss),
             Task::Window { s, t, left } => match choose(s, t, &left) {
                 Choice::Track { rest } => {
-                    actions.push(Action::ForwardTracked(StageId(s)));
+                    actions.push(Action::Forward(StageId(s)));
                     tasks.push(Task::Backward(s));
                     if s < t {
                         tasks.push(Task::Window {
@@ -53,8 +52,7 @@ pub(crate) fn emit<R>(
                     }
                 }
                 Choice::Split { j, right, left } => {
-                    actions.push(Action::ForwardKeep(StageId(s)));
-                    actions.extend((s + 1..j).map(|k| Action::Forward(StageId(k))));
+                    actions.extend((s..j).map(|k| Action::Forward(StageId(k))));
                     tasks.push(Task::Window { s, t: j - 1, left });
                     tasks.push(Task::Window {
                         s: j,
@@ -66,5 +64,5 @@ pub(crate) fn emit<R>(
         }
     }
     actions.push(Action::Optimize);
-    Ok(Schedule::new(stages, actions)?)
+    Schedule::new(stages, actions)
 }

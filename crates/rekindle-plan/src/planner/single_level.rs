@@ -28,26 +28,16 @@ pub fn single_level(stages: usize, starts: &[usize]) -> Result<Schedule, PlanErr
     }
     let mut actions = Vec::with_capacity(3 * stages + 2);
     let last = edges[edges.len() - 2];
-    for i in 0..last {
-        let keeps_input = edges.binary_search(&i).is_ok();
-        actions.push(if keeps_input {
-            Action::ForwardKeep(StageId(i))
-        } else {
-            Action::Forward(StageId(i))
-        });
-    }
+    let forward = |i| Action::Forward(StageId(i));
+    actions.extend((0..last).map(forward));
     for segment in edges.windows(2).rev() {
         let stages_of = segment[0]..segment[1];
-        actions.extend(
-            stages_of
-                .clone()
-                .map(|i| Action::ForwardTracked(StageId(i))),
-        );
+        actions.extend(stages_of.clone().map(forward));
         if segment[1] == stages {
             actions.push(Action::Loss);
         }
         actions.extend(stages_of.rev().map(|i| Action::Backward(StageId(i))));
     }
     actions.push(Action::Optimize);
-    Ok(Schedule::new(stages, actions)?)
+    Ok(Schedule::new(stages, actions))
 }

@@ -119,12 +119,8 @@ impl<'a> SingleLevels<'a> {
 
     fn plan(&self, starts: &[usize]) -> Result<Plan, PlanError> {
         let schedule = single_level(self.cuts.stages(), starts)?;
-        Plan::new(
-            self.chain,
-            Planner::Optimal,
-            schedule,
-            PlanSource::SingleLevel,
-        )
+        let source = PlanSource::SingleLevel;
+        Ok(Plan::new(self.chain, Planner::Optimal, schedule, source))
     }
 }
 
@@ -173,7 +169,7 @@ mod tests {
             let all = SingleLevels::new(&chain).unwrap();
             let cuts = (0_u32..1 << 7).map(|cuts| {
                 let starts: Vec<usize> = (1..8).filter(|i| cuts >> (i - 1) & 1 == 1).collect();
-                let run = crate::simulate(&chain, &single_level(8, &starts).unwrap()).unwrap();
+                let run = crate::simulate(&chain, &single_level(8, &starts).unwrap());
                 (run.peak, run.time, starts.len() + 1)
             });
             let cuts: Vec<_> = cuts.collect();

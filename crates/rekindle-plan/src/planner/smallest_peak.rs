@@ -36,7 +36,7 @@ pub fn smallest_peak(chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
         });
     }
     let terms = Terms::new(chain);
-    SmallestPeaks::new(&terms).whole(&terms, chain)
+    Ok(SmallestPeaks::new(&terms).whole(&terms, chain))
 }
 
 /// P of every window, each less its G(t).
@@ -68,18 +68,11 @@ impl SmallestPeaks {
     }
 
     /// The smallest budget for the whole chain, and a schedule that meets it.
-    pub(crate) fn whole(
-        &self,
-        terms: &Terms,
-        chain: &Chain,
-    ) -> Result<(Bytes, Schedule), PlanError> {
+    pub(crate) fn whole(&self, terms: &Terms, chain: &Chain) -> (Bytes, Schedule) {
         let loss = terms.loss();
-        let schedule = emit(loss, (), |s, t, ()| self.best(terms, s, t).1)?;
-        Ok((
-            (chain.resident_bytes() + Bytes(self.peaks[self.windows.of(0, loss)]))
-                .max(chain.optimizer_peak()),
-            schedule,
-        ))
+        let schedule = emit(loss, (), |s, t, ()| self.best(terms, s, t).1);
+        let peak = chain.resident_bytes() + Bytes(self.peaks[self.windows.of(0, loss)]);
+        (peak.max(chain.optimizer_peak()), schedule)
     }
 
     /// P(s,t) - G(t) and the choice that attains it, from the shorter windows.

@@ -1,9 +1,6 @@
 //! Wrong chain files and requests: each is an error that names what is wrong.
 
-use rekindle_plan::{
-    Bytes, Chain, ChainError, PlanError, Planner, Request, Rule, Schedule, ScheduleError, Seconds,
-    StageId, plan,
-};
+use rekindle_plan::{Bytes, Chain, ChainError, PlanError, Planner, Request, Seconds, plan};
 
 const GOOD: &str = r#"{"format": "rekindle-chain/1", "input_bytes": 3,
  "stages": [
@@ -186,84 +183,6 @@ fn requests_that_make_no_sense() {
     assert!(unused.to_string().contains("takes no number of segments"));
     let unknown = "fastest".parse::<Planner>().unwrap_err();
     assert!(unknown.to_string().contains("unknown planner `fastest`"));
-}
-
-#[test]
-fn broken_schedules_name_action_and_rule() {
-    let schedule =
-        |texts: &[&str]| Schedule::new(2, texts.iter().map(|text| text.parse().unwrap()).collect());
-    let broken = |texts: &[&str]| match schedule(texts) {
-        Err(ScheduleError::Broken { index, rule, .. }) => (index, rule),
-        other => panic!("{other:?}"),
-    };
-    let plain = [
-        "forward_tracked 0",
-        "forward_tracked 1",
-        "loss",
-        "backward 1",
-        "backward 0",
-        "optimize",
-    ];
-    assert!(schedule(&plain).unwrap().is_plain());
-    assert_eq!(
-        broken(&["forward 1"]),
-        (0, Rule::InputMissing { activation: 1 })
-    );
-    assert_eq!(broken(&["forward 2"]), (0, Rule::NoSuchStage { stages: 2 }));
-    assert_eq!(
-        broken(&["forward 0", "forward 0"]),
-        (1, Rule::OutputAlreadyHeld { activation: 1 })
-    );
-    assert_eq!(
-        broken(&["forward_tracked 0", "forward_tracked 0"]),
-        (1, Rule::GraphAlreadyHeld { graph: 1 })
-    );
-    assert_eq!(
-        broken(&[&plain[..4], &["forward_tracked 1"]].concat()),
-        (4, Rule::BackwardDone { stage: 1 })
-    );
-    assert_eq!(
-        broken(&["forward 0", "forward_tracked 1", "forward 1"]),
-        (2, Rule::InputInUse { activation: 1 })
-    );
-    assert_eq!(
-        broken(&["forward 0", "forward 1", "loss", "backward 1"]),
-        (3, Rule::GraphMissing { graph: 2 })
-    );
-    assert_eq!(
-        broken(&["forward_tracked 0", "backward 0"]),
-        (1, Rule::GradientMissing { gradient: 1 })
-    );
-    assert_eq!(
-        broken(&[&plain[..3], &["loss"]].concat()),
-        (3, Rule::SecondLoss)
-    );
-    assert_eq!(
-        broken(&[&plain[..4], &["optimize"]].concat()),
-        (4, Rule::OptimizeTooEarly)
-    );
-    assert_eq!(
-        broken(&[&plain[..], &["optimize"]].concat()),
-        (6, Rule::AfterOptimize)
-    );
-    assert_eq!(
-        schedule(&plain[..2]),
-        Err(ScheduleError::NoLoss { actions: 2 })
-    );
-    assert_eq!(
-        schedule(&plain[..4]),
-        Err(ScheduleError::MissingBackward {
-            actions: 4,
-            last: StageId(0)
-        })
-    );
-    let message = schedule(&["forward 0", "forward 0"])
-        .unwrap_err()
-        .to_string();
-    assert_eq!(
-        message,
-        "action 1 (`forward 0`): it computes a_1, which is still kept"
-    );
 }
 
 /// A name is only text: one that moves the cursor or colours a terminal is refused.

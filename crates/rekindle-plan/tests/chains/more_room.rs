@@ -44,7 +44,7 @@ fn of_frontier(points: &[Plan], budget: Bytes) -> Option<f64> {
 fn ends(chain: &Chain) -> (u64, u64) {
     let smallest = smallest_peak(chain).unwrap().0.0;
     let plain = planner::none(chain.stages.len()).unwrap();
-    let plain = simulate(chain, &plain).unwrap().peak.0;
+    let plain = simulate(chain, &plain).peak.0;
     (smallest.saturating_sub(1), plain.max(smallest) + 1)
 }
 

@@ -4,8 +4,8 @@
 
 use proptest::prelude::*;
 use rekindle_plan::{
-    Action, Bytes, Chain, Plan, PlanError, Planner, Request, Schedule, StageId, frontier, plan,
-    planner, simulate, smallest_peak,
+    Action, Bytes, Chain, Plan, PlanError, Planner, Request, frontier, plan, planner, simulate,
+    smallest_peak,
 };
 
 use crate::least_time::least_time;
@@ -38,7 +38,7 @@ fn ask(chain: &Chain, planner: Planner, budget: Bytes) -> Result<Plan, PlanError
 fn time(chain: &Chain, planner: Planner, budget: Bytes) -> Option<f64> {
     match ask(chain, planner, budget) {
         Ok(plan) => {
-            let run = simulate(chain, &plan.schedule).unwrap();
+            let run = simulate(chain, &plan.schedule);
             assert_eq!((run.peak, run.time), (plan.peak, plan.step));
             assert_eq!(run.at_peak.total(), run.peak);
             assert!(
@@ -67,7 +67,6 @@ fn time(chain: &Chain, planner: Planner, budget: Bytes) -> Option<f64> {
 fn budgets(chain: &Chain, count: u64) -> Vec<Bytes> {
     let smallest = smallest_peak(chain).unwrap().0.0;
     let plain = simulate(chain, &planner::none(chain.stages.len()).unwrap())
-        .unwrap()
         .peak
         .0;
     let range = plain.saturating_sub(smallest) + 2;
@@ -98,11 +97,14 @@ proptest! {
             let Ok(plan) = ask(&chain, Planner::Optimal, budget) else {
                 continue;
             };
-            let run = simulate(&chain, &plan.schedule).unwrap();
+            let run = simulate(&chain, &plan.schedule);
             let (mut graphs, mut parameter_gradients) = (vec![0; chain.stages.len()], 0);
+            let written = plan.schedule.written();
             for (place, &action) in plan.schedule.actions()[..=run.peak_action].iter().enumerate() {
                 match action {
-                    Action::ForwardTracked(stage) => graphs[stage.0] = chain.stages[stage.0].saved_bytes.0,
+                    Action::Forward(stage) if written[place].starts_with("forward_tracked") => {
+                        graphs[stage.0] = chain.stages[stage.0].saved_bytes.0;
+                    }
                     Action::Backward(stage) => {
                         // At its own peak a backward still reads its graph.
                         if place < run.peak_action {
@@ -183,27 +185,5 @@ proptest! {
     #[test]
     fn chains_round_trip(chain in random_chain(ROUNDED)) {
         prop_assert_eq!(Chain::from_json(&chain.to_json().unwrap()).unwrap(), chain);
-    }
-
-    #[test]
-    fn actions_round_trip(stage: usize) {
-        let stage = StageId(stage);
-        for action in [
-            Action::Forward(stage), Action::ForwardKeep(stage), Action::ForwardTracked(stage),
-            Action::Loss, Action::Backward(stage), Action::Optimize,
-        ] {
-            prop_assert_eq!(action.to_string().parse::<Action>().unwrap(), action);
-        }
-    }
-
-    /// Whatever is left of a valid schedule after an action is taken out is refused or still runs; nothing panics.
-    #[test]
-    fn damaged_schedules_never_panic(chain in random_chain(ROUNDED), out in any::<prop::sample::Index>()) {
-        let schedule = smallest_peak(&chain).unwrap().1;
-        let mut actions = schedule.actions().to_vec();
-        actions.remove(out.index(actions.len()));
-        if let Ok(damaged) = Schedule::new(chain.stages.len(), actions) {
-            simulate(&chain, &damaged).unwrap();
-        }
     }
 }

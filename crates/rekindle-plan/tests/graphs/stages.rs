@@ -1,8 +1,8 @@
 //! Where a graph is cut, and what its stages run.
 use crate::graph_support::graphs::{Builder, Sequence, residual, unet};
 use rekindle_plan::graph::{
-    Crossing, Graph, GraphPlan, Link, OperationId, Program, Rate, SpanPass, Stages, TensorId,
-    Transfer, borders, held, plan_graph, simulate,
+    Crossing, Graph, Link, OperationId, Program, Rate, SpanPass, Stages, TensorId, Transfer,
+    borders, held, plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, Planner, Request, Seconds, StageId, frontier, planner};
 
@@ -187,8 +187,13 @@ fn a_unet_trains_in_half_the_memory() {
 fn a_plan_is_told_in_passes_of_stages() {
     let graph = three().graph;
     let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
-    let schedule = planner::uniform(stages.chain().stages.len(), 2).unwrap();
-    let plan = GraphPlan::of_schedule(&graph, schedule).unwrap();
+    let request = Request {
+        planner: Planner::Segments(Some(2)),
+        ..Request::default()
+    };
+    let plan = plan_graph(&graph, &request).unwrap();
+    let segments = [(0, 0), (1, 1)].map(|(first, last)| (StageId(first), StageId(last)));
+    assert_eq!(plan.segments, Some(segments.to_vec()));
     let spans = stages.spans(&graph, &plan.program);
     let told: Vec<_> = spans.iter().map(|span| (span.pass, span.stage.0)).collect();
     use SpanPass::{Backward, Forward, Loss, Recompute};
@@ -256,13 +261,6 @@ fn transfers_part_the_passes_that_they_run_in() {
         (Backward, 0, None, 7..9),
     ];
     assert_eq!(told, expected);
-}
-
-#[test]
-fn a_schedule_for_other_stages_is_refused() {
-    let graph = three().graph;
-    let error = GraphPlan::of_schedule(&graph, planner::none(7).unwrap()).unwrap_err();
-    assert!(error.to_string().contains("for 7 stages"), "{error}");
 }
 
 #[test]

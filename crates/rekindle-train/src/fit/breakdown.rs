@@ -70,11 +70,7 @@ impl Breakdown {
 
 fn moment(action: Option<Action>, chain: &Chain) -> String {
     match action {
-        Some(
-            Action::Forward(stage)
-            | Action::ForwardKeep(stage)
-            | Action::ForwardTracked(stage),
-        ) => format!("the forward of {}", chain.stages[stage.0].name),
+        Some(Action::Forward(stage)) => format!("the forward of {}", chain.stages[stage.0].name),
         Some(Action::Backward(stage)) => format!("the backward of {}", chain.stages[stage.0].name),
         Some(Action::Loss) => "the loss".into(),
         Some(Action::Optimize) | None => "the optimizer's step".into(),

@@ -4,18 +4,18 @@
 //! and a chain cannot express. Without it, plans are made for the chain's numbers without a reserve.
 
 use rekindle_plan::{
-    Bytes, Chain, ChainError, Plan, PlanError, Planner, Request, Schedule,
-    frontier as frontier_of_chain, plan,
+    Bytes, Chain, ChainError, Plan, PlanError, Planner, Request, frontier as frontier_of_chain,
+    plan,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Planned, RunError,
+    Order, Planned, RunError,
     recorded::{frontier, named, plan_profile, plan_wanted, try_plan_profile},
     terms::Terms,
 };
 use crate::settings::TrainSettings;
-use rekindle::record::{Estimate, Link, StepProfile, Wanted};
+use rekindle::record::{Estimate, Link, StepProfile};
 
 /// A measured training step, without its model.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,7 +119,7 @@ impl MeasuredStep {
             Some(Profile { terms, step }) => plan_profile(request, step, &self.chain, terms),
             None => {
                 let made = plan(&self.chain, request)?;
-                self.planned(made, &self.plain_of_chain()?, request.budget)
+                Ok(self.planned(made, &self.plain_of_chain()?, request.budget))
             }
         }
     }
@@ -140,19 +140,19 @@ impl MeasuredStep {
         }
     }
 
-    /// Plans a given schedule over the stages of a recorded step; `planner` is the name of its planner.
+    /// The plan that runs these operations; `planner` is the name of its planner.
     ///
     /// # Errors
     ///
-    /// If it is for another number of stages, or the step has no recorded operations.
-    pub fn plan_schedule(&self, schedule: Schedule, planner: String) -> Result<Planned, RunError> {
+    /// If it is for another step, or the step has no recorded operations.
+    pub fn plan_order(&self, order: &Order, planner: String) -> Result<Planned, RunError> {
         let Some(Profile { terms, step }) = &self.profile else {
             let none = "the step has no recorded operations";
             return Err(RunError::OtherModel(none.into()));
         };
-        let wanted = Wanted::Schedule(schedule);
+        order.check(step.recording)?;
         let named = (terms, Some(planner));
-        Ok(plan_wanted(wanted, None, step, &self.chain, named)?)
+        Ok(plan_wanted(order.into(), None, step, &self.chain, named)?)
     }
 
     /// The memory/time frontier of a planner, like [`Subject::frontier`](super::Subject::frontier).
@@ -168,19 +168,14 @@ impl MeasuredStep {
         let plans = frontier_of_chain(&self.chain, request.planner)?;
         let planned = plans.into_iter().map(|plan| {
             let budget = plan.peak;
-            Ok((budget, self.planned(plan, &plain, None)?))
+            Ok((budget, self.planned(plan, &plain, None)))
         });
         planned.collect()
     }
 
     /// A plan for the chain alone, without a reserve.
-    fn planned(
-        &self,
-        plan: Plan,
-        plain: &Plan,
-        budget: Option<Bytes>,
-    ) -> Result<Planned, RunError> {
-        Ok(Planned::of_chain(self.chain.clone(), plan, plain, budget)?)
+    fn planned(&self, plan: Plan, plain: &Plan, budget: Option<Bytes>) -> Planned {
+        Planned::of_chain(self.chain.clone(), plan, plain, budget)
     }
 
     fn plain_of_chain(&self) -> Result<Plan, RunError> {

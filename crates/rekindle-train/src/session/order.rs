@@ -2,9 +2,11 @@
 
 use rekindle::record::Update;
 use rekindle_plan::{
-    Bytes, Chain, Request, Schedule,
+    Bytes, Chain, Request,
     graph::{OperationId, TensorId},
 };
+
+use super::RunError;
 
 /// Says why a schedule does not belong to a chain, if it does not.
 pub type ChainCheck = Box<dyn Fn(&Chain) -> Result<(), String>>;
@@ -28,20 +30,27 @@ pub enum ScheduleRequest {
     },
 }
 
-/// In which order a step runs what.
+/// What a recorded step runs.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Order {
-    /// Stages, by a schedule.
-    Schedule(Schedule),
-    /// Operations of a recorded step.
-    Operations {
-        /// Their places in the recording, and behind these the transfers of `offloaded`.
-        operations: Vec<OperationId>,
-        /// The tensors that go to the host.
-        offloaded: Vec<TensorId>,
-        /// The [recording's](rekindle::record::StagedPlan::recording).
-        recording: u64,
-    },
+pub struct Order {
+    /// Operations by their places in the recording, and behind these the transfers of `offloaded`.
+    pub operations: Vec<OperationId>,
+    /// The tensors that go to the host.
+    pub offloaded: Vec<TensorId>,
+    /// The [recording's](rekindle::record::StagedPlan::recording).
+    pub recording: u64,
+}
+
+impl Order {
+    /// Fails if it is for another recording.
+    pub(super) fn check(&self, recording: u64) -> Result<(), RunError> {
+        if self.recording != recording {
+            return Err(RunError::OtherModel(
+                "the plan was made for another model or batch: its operations are not those of this step".into(),
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl ScheduleRequest {

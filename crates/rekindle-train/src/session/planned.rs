@@ -1,6 +1,6 @@
 //! A plan with all predictions before the first step.
 
-use rekindle_plan::{Action, Bytes, Chain, Parts, Plan, Seconds, StageId, Violation, simulate};
+use rekindle_plan::{Action, Bytes, Chain, Parts, Plan, Seconds, StageId, simulate};
 
 use super::order::Order;
 use crate::{optimizer_state::StatePlan, timeline::Prediction, update::InBackwardBecause};
@@ -21,8 +21,8 @@ pub struct Planned {
     /// The step as actions on stages. In a plan of single operations, a repeated `forward` recomputes some of the
     /// stage's operations.
     pub actions: Vec<Action>,
-    /// What runs.
-    pub order: Order,
+    /// What runs; `None` if only a chain is known.
+    pub order: Option<Order>,
     /// The moment of the predicted peak: the index of its action, and the bytes by parts.
     pub at_peak: (usize, Parts),
     /// Predicted time of a step, all parts of its batch and the update included.
@@ -63,19 +63,11 @@ pub struct Planned {
 
 impl Planned {
     /// A plan for a chain without further data.
-    ///
-    /// # Errors
-    ///
-    /// If the plan was made for another chain.
-    pub fn of_chain(
-        chain: Chain,
-        plan: Plan,
-        plain: &Plan,
-        budget: Option<Bytes>,
-    ) -> Result<Self, Violation> {
-        let simulation = simulate(&chain, &plan.schedule)?;
+    #[must_use]
+    pub fn of_chain(chain: Chain, plan: Plan, plain: &Plan, budget: Option<Bytes>) -> Self {
+        let simulation = simulate(&chain, &plan.schedule);
         let segments = plan.schedule.segments();
-        Ok(Self {
+        Self {
             forwards: plan.schedule.forward_counts(),
             segments: segments.map(|segments| numbers(&segments)),
             actions: plan.schedule.actions().to_vec(),
@@ -96,10 +88,10 @@ impl Planned {
             update: Update::After,
             in_backward_because: None,
             planner: plan.planner.to_string(),
-            order: Order::Schedule(plan.schedule),
+            order: None,
             budget,
             chain,
-        })
+        }
     }
 
     /// Offloading, if any tensor is offloaded.

@@ -1,6 +1,6 @@
 //! Errors of a run.
 
-use rekindle_plan::{Bytes, PlanError, Violation};
+use rekindle_plan::{Bytes, PlanError};
 use thiserror::Error;
 
 use super::OutOfMemory;
@@ -36,10 +36,7 @@ pub enum RunError {
     /// There is no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The schedule that was given does not fit the model.
-    #[error("the schedule does not fit the model: {0}")]
-    Schedule(#[from] Violation),
-    /// The schedule that was given was made for another model.
+    /// The plan that was given was made for another model.
     #[error("{0}")]
     OtherModel(String),
     /// The given schedule exceeds its budget.

@@ -24,8 +24,6 @@ use crate::reduce::{ReduceError, Shards, SharedReading};
 
 /// A model whose parameters are lent to a step. Parameters are found by their tensor numbers in the recording.
 pub(super) struct Lent {
-    /// Leaf properties of the parameters that the step updates.
-    leaves: HashMap<usize, Leaf>,
     updated: HashMap<usize, DispatchTensor>,
     /// The parameter whose update panicked: it has neither an old value nor a new one.
     lost: Option<usize>,
@@ -34,31 +32,21 @@ pub(super) struct Lent {
 impl Lent {
     /// Removes the parameters that a recording updates from `model`; the interpreter already holds them.
     pub(super) fn take<M: Module>(model: &mut M, recording: &Recording) -> Self {
-        struct Take {
-            places: HashMap<usize, usize>,
-            leaves: HashMap<usize, Leaf>,
-        }
+        struct Take(HashMap<usize, usize>);
         impl Replace for Take {
             fn float<const D: usize>(
                 &mut self,
                 place: usize,
                 old: &Tensor<D>,
             ) -> Option<Tensor<D>> {
-                let number = *self.places.get(&place)?;
-                let leaf = Leaf::of(old);
+                self.0.get(&place)?;
                 let empty = Tensor::empty([0; D], (&old.device(), old.dtype()));
-                let empty = leaf.again(empty.without_autodiff());
-                self.leaves.insert(number, leaf);
-                Some(empty)
+                Some(Leaf::of(old).again(empty.without_autodiff()))
             }
         }
-        let mut take = Take {
-            places: recording.updated_places(),
-            leaves: HashMap::new(),
-        };
+        let mut take = Take(recording.updated_places());
         *model = replaced(model.clone(), &mut take);
         Self {
-            leaves: take.leaves,
             updated: HashMap::new(),
             lost: None,
         }
@@ -79,12 +67,10 @@ impl Lent {
         optimizer: &mut O,
     ) {
         let (id, number) = (parameter.id, parameter.tensor);
-        let Some(leaf) = self.leaves.get(&number) else {
-            return;
-        };
         self.lost = Some(number);
         let updated = of_rank!(&value, D => {
-            let param = Param::initialized(id, leaf.again(Tensor::<D>::from_dispatch(value)));
+            // Not as a leaf, of which burn would keep a graph until the next backward pass.
+            let param = Param::initialized(id, Tensor::<D>::from_dispatch(value).autodiff());
             let mut gradients = GradientsParams::new();
             gradients.register::<D>(id, Tensor::from_dispatch(gradient));
             let placed = Placed { path: &parameter.path, param };

@@ -34,7 +34,7 @@ const SURELY: f64 = 0.8;
 /// updated on the way. Observed on the CPU backend.
 const GIVEN_BYTES: u64 = 256;
 const MADE_BYTES: u64 = 96;
-const LENT_BYTES: u64 = 320;
+const LENT_BYTES: u64 = 960;
 
 impl<A> MeasuredRecording<A> {
     /// A recording for batches of these shapes, with estimated costs.

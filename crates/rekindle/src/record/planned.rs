@@ -4,7 +4,7 @@ use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
 
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
-    Bytes, Schedule,
+    Bytes, StageId,
     graph::{Graph, Span, SpanPass, Timetable},
 };
 
@@ -54,8 +54,8 @@ pub(super) struct PlannedRecording<A> {
     pub(super) prepared: Prepared,
     /// The plan in numbers, without the exchange.
     pub(super) numbers: StepPlan,
-    /// The schedule over stages from which the program was made, if any.
-    pub(super) schedule: Option<Schedule>,
+    /// First and last stage of each segment that is recomputed as a whole, if the program was made so.
+    pub(super) segments: Option<Vec<(StageId, StageId)>>,
     /// The program divided into passes of stages.
     pub(super) spans: Vec<Span>,
     /// Bytes held permanently, according to the plan.

@@ -106,7 +106,7 @@ pub(super) fn planned<A>(
         drop(plain);
         let GraphPlan {
             program,
-            schedule,
+            segments,
             offloaded,
             ..
         } = plan;
@@ -130,7 +130,7 @@ pub(super) fn planned<A>(
             update_bytes: apart,
             base,
             optimizer_state: state,
-            schedule,
+            segments,
             spans,
             beside,
             measured: measured.clone(),

@@ -84,14 +84,14 @@ impl StepProfile {
         };
         let GraphPlan {
             program,
-            schedule,
+            segments,
             offloaded,
             ..
         } = plan;
         let staged = StagedPlan {
             beside_buffers: self.beside_buffers_bytes,
             recording: self.recording,
-            ..StagedPlan::of_graph(&self.graph, self.link, &program, offloaded, schedule)?
+            ..StagedPlan::of_graph(&self.graph, self.link, &program, offloaded, segments)?
         };
         Ok((numbers, staged))
     }

@@ -1,7 +1,7 @@
 //! A plan in terms of the model's stages, for tables and timelines.
 
 use rekindle_plan::{
-    Action, Bytes, Chain, Parts, Schedule, StageId,
+    Action, Bytes, Chain, Parts, StageId,
     graph::{
         Crossing, Graph, GraphPlanError, Link, Moment, OperationId, Program, Span, SpanPass,
         Stages, TensorId, borders, held,
@@ -29,8 +29,8 @@ pub struct StagedPlan {
     pub beside_buffers: Bytes,
     /// When parameters are updated.
     pub update: Update,
-    /// The schedule over stages from which the program was made, if any.
-    pub schedule: Option<Schedule>,
+    /// First and last stage of each segment that is recomputed as a whole; `None` for other plans.
+    pub segments: Option<Vec<(StageId, StageId)>>,
     /// The program's operations, by their numbers in the recording; higher numbers are
     /// [transfers](Graph::with_transfers).
     pub operations: Vec<OperationId>,
@@ -52,7 +52,7 @@ impl StagedPlan {
             &stages,
             program,
             offloaded,
-            planned.schedule.clone(),
+            planned.segments.clone(),
         );
         Self {
             chain: named(graph, recording, &stages),
@@ -68,7 +68,7 @@ impl StagedPlan {
         link: Option<Link>,
         program: &Program,
         offloaded: Vec<TensorId>,
-        schedule: Option<Schedule>,
+        segments: Option<Vec<(StageId, StageId)>>,
     ) -> Result<Self, GraphPlanError> {
         let linked = graph.linked(&offloaded, link.as_ref())?;
         Ok(Self::of_stages(
@@ -76,7 +76,7 @@ impl StagedPlan {
             &stages(graph),
             program,
             offloaded,
-            schedule,
+            segments,
         ))
     }
 
@@ -85,12 +85,16 @@ impl StagedPlan {
         stages: &Stages,
         program: &Program,
         offloaded: Vec<TensorId>,
-        schedule: Option<Schedule>,
+        segments: Option<Vec<(StageId, StageId)>>,
     ) -> Self {
         let spans = stages.spans(graph, program);
+        let forwards = forwards(graph, program, stages);
+        let is_plain = offloaded.is_empty() && forwards.iter().all(|&count| count == 1);
+        let whole = forwards.len().checked_sub(1).filter(|_| is_plain);
+        let whole = whole.map(|last| vec![(StageId(0), StageId(last))]);
         Self {
             held: held(graph, program, &spans),
-            forwards: forwards(graph, program, stages),
+            forwards,
             marks: marks(graph, stages),
             chain: stages.chain().clone(),
             spans,
@@ -99,7 +103,7 @@ impl StagedPlan {
                 false => Update::InBackward,
             },
             beside_buffers: Bytes::ZERO,
-            schedule,
+            segments: segments.or(whole),
             operations: program.operations().to_vec(),
             offloaded,
             recording: 0,
@@ -127,24 +131,9 @@ impl StagedPlan {
             (action(&pass[0]), highest.unwrap_or_default())
         })
     }
-
-    /// First and last stage of each segment that is recomputed as a whole; `None` for other plans.
-    pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
-        let stages = self.chain.stages.len();
-        match &self.schedule {
-            Some(schedule) => schedule.segments(),
-            None if stages > 0
-                && self.offloaded.is_empty()
-                && self.forwards.iter().all(|&count| count == 1) =>
-            {
-                Some(vec![(StageId(0), StageId(stages - 1))])
-            }
-            None => None,
-        }
-    }
 }
 
-/// The schedule action that a span is, or is part of.
+/// The action that a span is, or is part of.
 pub fn action(span: &Span) -> Action {
     match span.pass {
         SpanPass::Forward | SpanPass::Recompute => Action::Forward(span.stage),

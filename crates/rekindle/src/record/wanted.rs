@@ -1,7 +1,7 @@
 //! The kind of program requested from a planner.
 
 use rekindle_plan::{
-    Bytes, Planner, Request, Schedule,
+    Bytes, Planner, Request,
     graph::{Graph, GraphPlan, GraphPlanError, Link, OperationId, TensorId, plan_graph},
 };
 
@@ -16,8 +16,6 @@ pub type PlanElsewhere = fn(&Graph, &Request) -> Option<Result<GraphPlan, GraphP
 pub enum Wanted {
     /// The planner's fastest program that fits.
     Planner(Planner),
-    /// A schedule over the stages of [`StagedPlan`](super::StagedPlan).
-    Schedule(Schedule),
     /// These operations of the recording, with transfers of some of its tensors.
     Operations {
         /// The operations; numbers after the recording's are [transfers](Graph::with_transfers).
@@ -39,7 +37,7 @@ impl Wanted {
     pub(super) fn reserve(&self) -> f64 {
         match self {
             Self::Planner(_) => RESERVE,
-            Self::Schedule(_) | Self::Operations { .. } => RESERVE / 2.0,
+            Self::Operations { .. } => RESERVE / 2.0,
         }
     }
 
@@ -61,7 +59,6 @@ impl Wanted {
                 let planned = elsewhere.and_then(|plan| plan(graph, &request));
                 return planned.unwrap_or_else(|| plan_graph(graph, &request));
             }
-            Self::Schedule(schedule) => GraphPlan::of_schedule(graph, schedule.clone())?,
             Self::Operations {
                 operations,
                 offloaded,

@@ -27,7 +27,6 @@
 
 use rayon::prelude::*;
 
-use super::super::PlanError;
 use super::super::persistent::{Choice, emit};
 use super::super::terms::Terms;
 use super::super::windows::Windows;
@@ -179,7 +178,7 @@ impl<'a> Table<'a> {
     }
 
     /// The schedule of a step.
-    pub(super) fn schedule(&self, step: Stair) -> Result<Schedule, PlanError> {
+    pub(super) fn schedule(&self, step: Stair) -> Schedule {
         emit(self.terms.loss(), step.need, |s, t, &need| {
             self.choice(s, t, need)
         })
@@ -398,8 +397,7 @@ mod tests {
                 let table = Table::solve(&terms, &windows, width, 1 << 30);
                 assert!(!table.steps().is_empty());
                 for &step in table.steps() {
-                    let run = crate::simulate(&chain, &table.schedule(step).expect("a schedule"))
-                        .expect("a schedule of the chain");
+                    let run = crate::simulate(&chain, &table.schedule(step));
                     assert_eq!(run.peak - chain.resident_bytes(), Bytes(step.need));
                     // Whole numbers of seconds, which are exact.
                     assert_eq!(run.time.0, step.time);

@@ -24,16 +24,9 @@ const FRONTIER_BUDGETS: u64 = 12;
 
 impl From<&Order> for Wanted {
     fn from(order: &Order) -> Self {
-        match order {
-            Order::Schedule(schedule) => Self::Schedule(schedule.clone()),
-            Order::Operations {
-                operations,
-                offloaded,
-                ..
-            } => Self::Operations {
-                operations: operations.clone(),
-                offloaded: offloaded.clone(),
-            },
+        Self::Operations {
+            operations: order.operations.clone(),
+            offloaded: order.offloaded.clone(),
         }
     }
 }
@@ -105,19 +98,12 @@ fn wanted(
     };
     let staged = step.staged_plan();
     check(&named(staged.chain, &staged.marks, names)).map_err(RunError::OtherModel)?;
-    match order {
-        Order::Operations { offloaded, .. } if !offloaded.is_empty() && job.host.is_none() => {
-            return Err(RunError::OtherModel(
-                "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`".into(),
-            ));
-        }
-        Order::Operations { recording, .. } if *recording != staged.recording => {
-            return Err(RunError::OtherModel(
-                "the plan was made for another model or batch: its operations are not those of this step".into(),
-            ));
-        }
-        Order::Operations { .. } | Order::Schedule(_) => {}
+    if !order.offloaded.is_empty() && job.host.is_none() {
+        return Err(RunError::OtherModel(
+            "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`".into(),
+        ));
     }
+    order.check(staged.recording)?;
     Ok((order.into(), Some(planner.clone())))
 }
 

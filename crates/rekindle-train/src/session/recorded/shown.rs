@@ -2,7 +2,9 @@
 
 use std::cmp::Reverse;
 
-use rekindle_plan::{Action, Bytes, Chain, OptimizerCost, Parts, Seconds, graph::OnDevice};
+use rekindle_plan::{
+    Action, Bytes, Chain, OptimizerCost, Parts, Planner, Seconds, graph::OnDevice,
+};
 
 use super::super::{Order, Planned, planned::numbers, terms::Terms};
 use crate::timeline::{Prediction, at_update};
@@ -24,21 +26,17 @@ pub(super) fn planned(
     let (place, at_peak) = highest(&staged, optimizer);
     let mut actions = staged.actions();
     actions.push(Action::Optimize);
-    let segments = staged.segments();
     let prediction = Prediction::new(&staged, optimizer);
-    let order = match &staged.schedule {
-        Some(schedule) => Order::Schedule(schedule.clone()),
-        None => Order::Operations {
-            operations: staged.operations.clone(),
-            offloaded: staged.offloaded.clone(),
-            recording: staged.recording,
-        },
+    let order = Order {
+        operations: staged.operations.clone(),
+        offloaded: staged.offloaded.clone(),
+        recording: staged.recording,
     };
     Planned {
         forwards: staged.forwards.clone(),
-        segments: segments.map(|segments| numbers(&segments)),
+        segments: staged.segments.as_deref().map(numbers),
         actions,
-        order,
+        order: Some(order),
         at_peak: (place, at_peak),
         peak: plan.predicted_peak,
         peak_in_use: plan.predicted_peak - staged.beside_buffers,
@@ -46,12 +44,10 @@ pub(super) fn planned(
         plain_step: whole_step(plan.plain_time),
         step: whole_step(plan.predicted_time),
         count: terms.count,
-        source: match &staged.schedule {
-            Some(_) => "stages".into(),
-            None if plan.repeated == 0 && staged.offloaded.is_empty() => {
-                "the recorded order".into()
-            }
-            None => "single operations".into(),
+        source: match plan.planner {
+            Planner::Segments(_) | Planner::Optimal => "stages".into(),
+            _ if plan.repeated == 0 && staged.offloaded.is_empty() => "the recorded order".into(),
+            _ => "single operations".into(),
         },
         operations: Some((plan.repeated, plan.operations)),
         offload: plan.offload.map(|offload| {

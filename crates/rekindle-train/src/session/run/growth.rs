@@ -325,9 +325,9 @@ mod tests {
             reserved_bytes: None,
         };
         let actions = vec![
-            action(Action::ForwardTracked(StageId(0)), Pass::Forward, 1_040),
+            action(Action::Forward(StageId(0)), Pass::Forward, 1_040),
             action(Action::Loss, Pass::Loss, 1_048),
-            action(Action::ForwardTracked(StageId(0)), Pass::Recompute, 1_060),
+            action(Action::Forward(StageId(0)), Pass::Recompute, 1_060),
             action(Action::Loss, Pass::Loss, 1_062),
             action(Action::Backward(StageId(0)), Pass::Backward, 1_030),
             action(Action::Optimize, Pass::Optimizer, 1_000),

@@ -336,8 +336,8 @@ where
         batch: &I,
     ) -> Result<Bytes, RecordError> {
         let meter = &*self.planning.meter;
-        // Half of the reserve is for growth, the other half for what varies from run to run.
-        let reserve = self.planning.wanted.reserve() / 2.0;
+        // A quarter of the reserve is for what varies from run to run, the rest for growth.
+        let reserve = self.planning.wanted.reserve() / 4.0;
         let most = self.planning.budget;
         let most = most.map(|budget| without_reserve(budget, reserve));
         let fits = |peak| most.is_none_or(|most| peak <= most);
@@ -418,7 +418,7 @@ fn made_by_larger<A: Clone>(
     let scratch = |plan: &PlannedRecording<A>| Bytes(plan.measured.costs.scratch_bytes);
     plan.base += scratch(&plan) - scratch(larger);
     plan.numbers.planner = larger.numbers.planner;
-    plan.schedule.clone_from(&larger.schedule);
+    plan.segments.clone_from(&larger.segments);
     plan.credit = Some(Cell::new(larger.took + larger.measured.took));
     Some(plan)
 }
