@@ -15,7 +15,7 @@ pub struct Infeasible {
     /// [`INFEASIBLE_FORMAT`].
     pub format: String,
     /// The planner that was asked.
-    #[schemars(extend("enum" = Planner::NAMES))]
+    #[schemars(extend("enum" = Planner::ALL.map(Planner::name)))]
     pub planner: String,
     /// Always `false`.
     pub feasible: bool,

@@ -25,6 +25,8 @@ mod single_levels;
 mod smallest_peak;
 mod source;
 mod terms;
+#[cfg(test)]
+mod test_chain;
 mod uniform;
 mod windows;
 
@@ -46,13 +48,13 @@ pub(crate) const MOST_STAGES: usize = 20_000;
 /// The longest chain of which all windows are examined; there are stages^2 / 2 of them.
 pub(crate) const MOST_STAGES_OF_WINDOWS: usize = 2_000;
 
-/// Fails for a chain that is too long to be searched.
-fn check_length(planner: Planner, stages: usize) -> Result<(), PlanError> {
-    if stages > MOST_STAGES {
+/// Fails for a chain of more than `most` stages.
+fn check_length(planner: Planner, stages: usize, most: usize) -> Result<(), PlanError> {
+    if stages > most {
         return Err(PlanError::TooManyStages {
             planner,
             stages,
-            most: MOST_STAGES,
+            most,
         });
     }
     Ok(())

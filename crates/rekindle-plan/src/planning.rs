@@ -44,47 +44,49 @@ use crate::request::{Planner, Request};
 pub fn plan(chain: &Chain, request: &Request) -> Result<Plan, PlanError> {
     chain.validate()?;
     let budget = request.budget.unwrap_or(Bytes::MAX);
-    let equal_segments = |planner| {
-        let all = EqualSegments::new(chain, planner)?;
-        Ok::<_, PlanError>((all.within(budget)?, all.smallest()))
+    let infeasible = |smallest, smallest_of_all| PlanError::Infeasible {
+        planner: request.planner,
+        budget,
+        smallest,
+        smallest_of_all,
     };
-    let (found, smallest) = match request.planner {
-        planner @ (Planner::None | Planner::Segments(_)) => equal_segments(planner)?,
-        planner => match equal_segments(Planner::None)? {
-            (Some(plain), smallest) if planner == Planner::Auto => (Some(plain), smallest),
-            _ if chain.stages.len() <= MOST_STAGES_OF_WINDOWS => {
-                let optimal = Optimal::new(chain)?;
-                let smallest = optimal.smallest.peak;
-                (optimal.within(budget)?, smallest)
-            }
-            _ => {
-                let single = SingleLevels::new(chain)?;
-                match single.best(budget)? {
-                    Some(plan) => return Ok(plan),
-                    None => (None, single.smallest()),
-                }
-            }
-        },
-    };
-    let smallest_of_all = || {
-        let equal_segments = matches!(request.planner, Planner::None | Planner::Segments(_));
-        let stages = chain.stages.len();
-        if !equal_segments || stages > MOST_STAGES {
-            Ok(smallest)
-        } else if stages <= MOST_STAGES_OF_WINDOWS {
-            Ok(smallest_peak(chain)?.0)
-        } else {
-            Ok::<_, PlanError>(smallest.min(SingleLevels::new(chain)?.smallest()))
+    if request.planner == Planner::Auto {
+        let plain = EqualSegments::new(chain, Planner::None)?;
+        if let Some(plain) = plain.within(budget)? {
+            return Ok(plain);
         }
-    };
-    match found {
-        Some(plan) => Ok(plan),
-        None => Err(PlanError::Infeasible {
-            planner: request.planner,
-            budget,
-            smallest,
-            smallest_of_all: smallest_of_all()?,
-        }),
+    }
+    let stages = chain.stages.len();
+    match request.planner {
+        Planner::None | Planner::Segments(_) => {
+            let all = EqualSegments::new(chain, request.planner)?;
+            if let Some(plan) = all.within(budget)? {
+                return Ok(plan);
+            }
+            let smallest = all.smallest();
+            let smallest_of_all = if stages <= MOST_STAGES_OF_WINDOWS {
+                smallest_peak(chain)?.0
+            } else if stages <= MOST_STAGES {
+                smallest.min(SingleLevels::new(chain)?.smallest())
+            } else {
+                smallest
+            };
+            Err(infeasible(smallest, smallest_of_all))
+        }
+        _ if stages <= MOST_STAGES_OF_WINDOWS => {
+            let optimal = Optimal::new(chain)?;
+            let smallest = optimal.smallest.peak;
+            let found = optimal.within(budget)?;
+            found.ok_or_else(|| infeasible(smallest, smallest))
+        }
+        _ => {
+            let single = SingleLevels::new(chain)?;
+            let found = single.best(budget)?;
+            found.ok_or_else(|| {
+                let smallest = single.smallest();
+                infeasible(smallest, smallest)
+            })
+        }
     }
 }
 

@@ -27,8 +27,13 @@ pub enum Planner {
 }
 
 impl Planner {
-    /// The names by which a planner is asked for.
-    pub const NAMES: [&'static str; 4] = ["none", "segments", "optimal", "auto"];
+    /// The planners that are asked for by name.
+    pub const ALL: [Planner; 4] = [
+        Planner::None,
+        Planner::Segments(None),
+        Planner::Optimal,
+        Planner::Auto,
+    ];
 
     /// The planner that is asked for by name, by a number of segments, or by both; [`Planner::Auto`] by neither.
     ///
@@ -72,15 +77,10 @@ impl FromStr for Planner {
     type Err = PlannerParseError;
 
     fn from_str(name: &str) -> Result<Planner, PlannerParseError> {
-        match name {
-            "none" => Ok(Planner::None),
-            "segments" => Ok(Planner::Segments(None)),
-            "optimal" => Ok(Planner::Optimal),
-            "auto" => Ok(Planner::Auto),
-            _ => Err(PlannerParseError {
-                name: name.to_owned(),
-            }),
-        }
+        let found = Planner::ALL.into_iter().find(|one| one.name() == name);
+        found.ok_or_else(|| PlannerParseError {
+            name: name.to_owned(),
+        })
     }
 }
 

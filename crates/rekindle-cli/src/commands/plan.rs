@@ -32,7 +32,7 @@ pub const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
 pub struct Frontier {
     format: &'static str,
     /// The planner.
-    #[schemars(extend("enum" = Planner::NAMES))]
+    #[schemars(extend("enum" = Planner::ALL.map(Planner::name)))]
     planner: String,
     /// The peak without recomputing.
     plain_peak_bytes: Bytes,

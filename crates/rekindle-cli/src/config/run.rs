@@ -117,7 +117,7 @@ fn size_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn planner_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "format": "planner", "enum": Planner::NAMES })
+    json_schema!({ "type": "string", "format": "planner", "enum": Planner::ALL.map(Planner::name) })
 }
 
 fn snapshots_schema(_: &mut SchemaGenerator) -> Schema {

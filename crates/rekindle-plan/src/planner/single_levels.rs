@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::cuts::Cuts;
 use super::source::PlanSource;
-use super::{PlanError, check_length, single_level};
+use super::{MOST_STAGES, PlanError, check_length, single_level};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::plan::{Plan, keep_useful};
@@ -36,7 +36,7 @@ pub(crate) struct SingleLevels<'a> {
 
 impl<'a> SingleLevels<'a> {
     pub(crate) fn new(chain: &'a Chain) -> Result<SingleLevels<'a>, PlanError> {
-        check_length(Planner::Optimal, chain.stages.len())?;
+        check_length(Planner::Optimal, chain.stages.len(), MOST_STAGES)?;
         let cuts = Cuts::new(chain);
         let exact = cuts.stages() <= MOST_STAGES_EXACT;
         let step = if exact { 1 } else { cuts.whole().0 / RUNGS + 1 };
@@ -128,44 +128,20 @@ impl<'a> SingleLevels<'a> {
 #[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 mod tests {
     use super::*;
-    use crate::chain::{LossCost, OptimizerCost, Stage};
+    use crate::planner::test_chain::chain;
     use crate::seconds::Seconds;
 
     /// No cut of eight stages takes less time, or the same with fewer segments (all 128 cuts, at 20 budgets).
     #[test]
     fn the_best_cut_is_found() {
-        let mut state = 7_u64;
-        let mut below = |bound: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (state >> 33) % bound
-        };
-        for _ in 0..20 {
-            let stages: Vec<Stage> = (0..8)
-                .map(|_| {
-                    let output = 1 + below(60);
-                    Stage {
-                        forward_s: Seconds(1.0 + below(11) as f64),
-                        backward_s: Seconds(1.0 + below(23) as f64),
-                        output_bytes: Bytes(output),
-                        saved_bytes: Bytes(output + below(80)),
-                        forward_temp_bytes: Bytes(below(60)),
-                        tracked_temp_bytes: Bytes(below(60)),
-                        backward_temp_bytes: Bytes(below(60)),
-                        grad_bytes: Bytes(below(40)),
-                        ..Stage::default()
-                    }
-                })
-                .collect();
-            let chain = Chain {
-                input_bytes: Bytes(below(60)),
-                input_grad: below(2) == 1,
-                fixed_bytes: Bytes(below(30)),
-                stages,
-                loss: LossCost::default(),
-                optimizer: OptimizerCost::default(),
-            };
+        for unit in 1..=20 {
+            let mut chain = chain(8, 8, unit);
+            chain.input_grad = unit % 2 == 0;
+            chain.fixed_bytes = Bytes(unit);
+            for stage in &mut chain.stages {
+                // Where a stage takes no time, cuts before and after it take the same.
+                stage.forward_s += Seconds(1.0);
+            }
             let all = SingleLevels::new(&chain).unwrap();
             let cuts = (0_u32..1 << 7).map(|cuts| {
                 let starts: Vec<usize> = (1..8).filter(|i| cuts >> (i - 1) & 1 == 1).collect();
@@ -175,7 +151,7 @@ mod tests {
             let cuts: Vec<_> = cuts.collect();
             assert_eq!(Some(all.smallest()), cuts.iter().map(|cut| cut.0).min());
             for part in 0..20 {
-                let budget = Bytes(all.smallest().0 + part * 25);
+                let budget = Bytes(all.smallest().0 + part * 5 * unit);
                 let fitting = cuts.iter().filter(|(peak, ..)| *peak <= budget);
                 let best = fitting.map(|(_, time, segments)| (*time, *segments));
                 let best = best.min_by(|a, b| a.partial_cmp(b).unwrap());

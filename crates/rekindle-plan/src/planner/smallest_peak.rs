@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::persistent::{Choice, emit};
 use super::terms::Terms;
 use super::windows::Windows;
-use super::{MOST_STAGES_OF_WINDOWS, PlanError};
+use super::{MOST_STAGES_OF_WINDOWS, PlanError, check_length};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::request::Planner;
@@ -27,14 +27,7 @@ use crate::schedule::Schedule;
 /// The chain does not validate, or is too long to examine all its windows.
 pub fn smallest_peak(chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
     chain.validate()?;
-    let stages = chain.stages.len();
-    if stages > MOST_STAGES_OF_WINDOWS {
-        return Err(PlanError::TooManyStages {
-            planner: Planner::Optimal,
-            stages,
-            most: MOST_STAGES_OF_WINDOWS,
-        });
-    }
+    check_length(Planner::Optimal, chain.stages.len(), MOST_STAGES_OF_WINDOWS)?;
     let terms = Terms::new(chain);
     Ok(SmallestPeaks::new(&terms).whole(&terms, chain))
 }

@@ -12,7 +12,7 @@
 use rayon::prelude::*;
 
 use super::source::PlanSource;
-use super::{PlanError, check_length, single_level};
+use super::{MOST_STAGES, PlanError, check_length, single_level};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::plan::{Plan, keep_useful};
@@ -65,7 +65,7 @@ impl<'a> EqualSegments<'a> {
         let numbers = match planner {
             Planner::Segments(Some(segments)) => vec![segments],
             Planner::Segments(None) => {
-                check_length(planner, stages)?;
+                check_length(planner, stages, MOST_STAGES)?;
                 numbers(stages)
             }
             _ => vec![1],

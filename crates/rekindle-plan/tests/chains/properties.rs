@@ -19,13 +19,6 @@ const ROUNDED: Shape = Shape {
     tracked_temps: true,
 };
 
-const PLANNERS: [Planner; 4] = [
-    Planner::None,
-    Planner::Segments(None),
-    Planner::Optimal,
-    Planner::Auto,
-];
-
 fn ask(chain: &Chain, planner: Planner, budget: Bytes) -> Result<Plan, PlanError> {
     let request = Request {
         planner,
@@ -123,7 +116,7 @@ proptest! {
 
     #[test]
     fn more_room_is_never_slower(chain in random_chain(ROUNDED)) {
-        for planner in PLANNERS {
+        for planner in Planner::ALL {
             let mut least = f64::INFINITY;
             for budget in budgets(&chain, 8) {
                 match time(&chain, planner, budget) {
@@ -139,7 +132,7 @@ proptest! {
 
     #[test]
     fn the_smallest_budget_works_and_one_byte_less_does_not(chain in random_chain(ROUNDED)) {
-        for planner in PLANNERS {
+        for planner in Planner::ALL {
             let smallest = match ask(&chain, planner, Bytes(0)) {
                 Err(PlanError::Infeasible { smallest, smallest_of_all, .. }) => {
                     prop_assert_eq!(smallest_of_all, smallest_peak(&chain).unwrap().0);
@@ -156,7 +149,7 @@ proptest! {
 
     #[test]
     fn the_frontier_agrees_with_the_plans(chain in random_chain(Shape { stages: 8, ..ROUNDED })) {
-        for planner in PLANNERS {
+        for planner in Planner::ALL {
             let points = frontier(&chain, planner).unwrap();
             prop_assert!(points.windows(2).all(|pair| pair[0].peak < pair[1].peak && pair[0].step > pair[1].step));
             for point in points {

@@ -168,9 +168,9 @@ impl MeasuredStep {
         let plans = frontier_of_chain(&self.chain, request.planner)?;
         let planned = plans.into_iter().map(|plan| {
             let budget = plan.peak;
-            Ok((budget, self.planned(plan, &plain, None)))
+            (budget, self.planned(plan, &plain, None))
         });
-        planned.collect()
+        Ok(planned.collect())
     }
 
     /// A plan for the chain alone, without a reserve.
