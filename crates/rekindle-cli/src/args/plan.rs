@@ -114,7 +114,7 @@ pub struct PlanArgs {
         help_heading = "Output"
     )]
     pub output: Option<PathBuf>,
-    /// Show what is kept, from when to when, and what the peak consists of
+    /// Show where the peak is, what it consists of, and how often stages run
     #[arg(long, conflicts_with_all = ["frontier", "json"], help_heading = "Output")]
     pub explain: bool,
     /// Show all useful points: the fastest step for each budget
