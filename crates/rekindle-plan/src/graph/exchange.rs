@@ -10,12 +10,17 @@
 //! (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Thakur, Rabenseifner and Gropp, "Optimization of
 //! collective communication operations in MPICH", 2005, without the time of the additions.)
 //!
-//! [`ExchangeCost::simulate`] simulates the exchange of a step. The program passes on each gradient when it is complete
-//! ([`Timetable`]). The computing thread copies it to its bucket (*staging*), and begins a bucket when that bucket and
-//! all earlier ones are full; the last one begins after the program. Meanwhile the network, driven by a separate
-//! thread, sums one bucket after another. At the end the computing thread waits for each bucket in turn and copies its
-//! sums back. A program that updates parameters itself waits for the oldest bucket as soon as two are in progress, and
-//! then updates.
+//! [`ExchangeCost::of_step`] is what the exchange takes of a step. The program passes on each gradient when it is
+//! complete ([`Timetable`]). The computing thread copies it to its bucket (*staging*), and begins a bucket when that
+//! bucket and all earlier ones are full; the last one begins after the program. Meanwhile the network, driven by a
+//! separate thread, sums one bucket after another, so it is done with bucket j at
+//!
+//! ```text
+//! done(j) = max( done(j - 1), full(j) ) + all_reduce(bytes of j)
+//! ```
+//!
+//! At the end the computing thread waits for each bucket in turn and copies its sums back. A program that updates
+//! parameters itself does so as buckets come back: all updates but those of the last bucket hide the network, too.
 //!
 //! The program waits for each mean over ranks at once, and buckets begin after the last mean. Ranks that divide the
 //! updates send each parameter to all others after all are updated, one after another. The time that the exchange adds
@@ -23,7 +28,7 @@
 //!
 //! All ranks are assumed to be as fast as this one. Cost: O(steps of the program).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -253,145 +258,70 @@ impl Exchanged {
     }
 }
 
-/// The clock of the computing thread, and the buckets in progress.
-struct Clock<'a> {
-    exchange: &'a ExchangeCost,
-    buckets: &'a [Vec<(usize, Bytes)>],
-    /// Number of gradients that each bucket still waits for.
-    left: Vec<usize>,
-    now: Seconds,
-    /// Computing time of the program so far.
-    computed: Seconds,
-    /// When the network finishes all that has begun.
-    network: Seconds,
-    begun: usize,
-    /// Buckets, and when they are done.
-    under_way: VecDeque<(usize, Seconds)>,
-    /// The update time of each gradient.
-    updates: HashMap<usize, Seconds>,
-    taken: Exchanged,
-}
-
-impl Clock<'_> {
-    /// Computes until the program's computing time is `until`.
-    fn compute(&mut self, until: Seconds) {
-        self.now += until - self.computed;
-        self.computed = until;
-    }
-
-    fn begin(&mut self) {
-        let bytes: Bytes = self.buckets[self.begun].iter().map(|one| one.1).sum();
-        let time = self.exchange.ring.all_reduce(bytes);
-        self.network = Seconds(self.network.0.max(self.now.0)) + time;
-        self.under_way.push_back((self.begun, self.network));
-        self.begun += 1;
-        self.taken.bytes += bytes;
-        self.taken.buckets += 1;
-        self.taken.network_s += time;
-    }
-
-    /// Begins buckets that are full.
-    fn begin_ready(&mut self) {
-        // The last bucket waits for everything else that can fail.
-        while self.begun + 1 < self.buckets.len() && self.left[self.begun] == 0 {
-            self.begin();
-        }
-    }
-
-    /// Waits for the oldest bucket.
-    fn finish(&mut self) {
-        let Some((bucket, done)) = self.under_way.pop_front() else {
-            return;
-        };
-        let waited = Seconds((done - self.now).0.max(0.0));
-        self.taken.waited_s += waited;
-        self.now += waited;
-        for (gradient, bytes) in &self.buckets[bucket] {
-            self.stage(*bytes, self.exchange.return_s_per_byte);
-            self.now += self.updates.remove(gradient).unwrap_or_default();
-        }
-    }
-
-    /// Computes until a mean over ranks, and waits for it.
-    fn mean(&mut self, mean: TakeMean) {
-        self.compute(mean.at);
-        let time = self.exchange.ring.all_reduce(mean.bytes) + self.exchange.staged(mean.bytes);
-        self.now += time;
-        self.taken.means += 1;
-        self.taken.means_s += time;
-    }
-
-    fn stage(&mut self, bytes: Bytes, s_per_byte: f64) {
-        let time = Seconds(bytes.0 as f64 * s_per_byte);
-        self.taken.staged_s += time;
-        self.now += time;
-    }
-}
-
 impl ExchangeCost {
-    /// Simulates the exchange of a step whose program completes gradients by this timetable. Buckets are given in the
+    /// What the exchange takes of a step whose program completes gradients by this timetable. Buckets are given in the
     /// order in which they begin, each with the indices of its gradients and their bytes on the network. `parameters`
     /// are the bytes of the updated parameters that ranks exchange.
-    pub fn simulate(
+    pub fn of_step(
         &self,
         timetable: &Timetable,
         buckets: &[Vec<(usize, Bytes)>],
         parameters: impl IntoIterator<Item = Bytes>,
     ) -> Exchanged {
-        let mut bytes_of: HashMap<usize, (usize, Bytes)> = HashMap::new();
+        let mut bucket_of: HashMap<usize, (usize, Bytes)> = HashMap::new();
         for (bucket, gradients) in buckets.iter().enumerate() {
-            bytes_of.extend(gradients.iter().map(|&(one, bytes)| (one, (bucket, bytes))));
+            bucket_of.extend(gradients.iter().map(|&(one, bytes)| (one, (bucket, bytes))));
         }
-        let mut clock = Clock {
-            exchange: self,
-            buckets,
-            left: buckets.iter().map(Vec::len).collect(),
-            now: Seconds::ZERO,
-            computed: Seconds::ZERO,
-            network: Seconds::ZERO,
-            begun: 0,
-            under_way: VecDeque::new(),
-            updates: HashMap::new(),
-            taken: Exchanged::default(),
+        let copying = |bytes: Bytes, s_per_byte: f64| Seconds(bytes.0 as f64 * s_per_byte);
+        let mut taken = Exchanged::default();
+        let mut means = timetable.means.iter().peekable();
+        // When the last mean is there, and when each bucket is full.
+        let mut free = Seconds::ZERO;
+        let mut full = vec![Seconds::ZERO; buckets.len()];
+        let mut updates = Seconds::ZERO;
+        let mut mean = |taken: &mut Exchanged, mean: &TakeMean| {
+            taken.means += 1;
+            taken.means_s += self.ring.all_reduce(mean.bytes) + self.staged(mean.bytes);
+            free = mean.at + taken.staged_s + taken.means_s;
         };
-        let mut means = timetable.means.iter().copied().peekable();
         for one in &timetable.handed {
-            while let Some(mean) = means.next_if(|mean| mean.at <= one.at) {
-                clock.mean(mean);
-                if means.peek().is_none() {
-                    clock.begin_ready();
-                }
+            while let Some(next) = means.next_if(|next| next.at <= one.at) {
+                mean(&mut taken, next);
             }
-            clock.compute(one.at);
-            let Some(&(bucket, bytes)) = bytes_of.get(&one.gradient) else {
+            let Some(&(bucket, bytes)) = bucket_of.get(&one.gradient) else {
                 continue;
             };
-            clock.stage(bytes, self.take_s_per_byte);
-            clock.left[bucket] -= 1;
-            if means.peek().is_none() {
-                clock.begin_ready();
-            }
-            if let Some(update) = one.update {
-                clock.updates.insert(one.gradient, update);
-                if clock.under_way.len() > 1 {
-                    clock.finish();
-                }
+            taken.staged_s += copying(bytes, self.take_s_per_byte);
+            full[bucket] = one.at + taken.staged_s + taken.means_s;
+            if bucket + 1 < buckets.len() {
+                updates += one.update.unwrap_or_default();
             }
         }
-        means.for_each(|mean| clock.mean(mean));
-        clock.begin_ready();
-        clock.compute(timetable.computing);
-        while clock.begun < buckets.len() {
-            clock.begin();
+        means.for_each(|next| mean(&mut taken, next));
+        let mut now = timetable.computing + taken.staged_s + taken.means_s;
+        if let Some(last) = full.last_mut() {
+            *last = now;
         }
-        while !clock.under_way.is_empty() {
-            clock.finish();
+        now += updates;
+        let mut network = Seconds::ZERO;
+        for (bucket, full) in buckets.iter().zip(full) {
+            let bytes: Bytes = bucket.iter().map(|one| one.1).sum();
+            let time = self.ring.all_reduce(bytes);
+            network = Seconds(network.0.max(full.0).max(free.0)) + time;
+            let waited = Seconds((network - now).0.max(0.0));
+            let back = copying(bytes, self.return_s_per_byte);
+            now += waited + back;
+            taken.bytes += bytes;
+            taken.buckets += 1;
+            taken.network_s += time;
+            taken.waited_s += waited;
+            taken.staged_s += back;
         }
         for bytes in parameters {
-            clock.taken.parameter_bytes += bytes;
-            clock.taken.parameters_s += self.broadcast(bytes) + self.staged(bytes);
+            taken.parameter_bytes += bytes;
+            taken.parameters_s += self.broadcast(bytes) + self.staged(bytes);
         }
-        clock.taken
+        taken
     }
 
     /// The time for one rank to send this many bytes to all others.

@@ -288,7 +288,7 @@ impl Estimate {
         let computing = Seconds(self.flops / flops_per_s);
         let timetable = timetable.scaled(computing.0 / timetable.computing.0);
         let sent = self.trained.iter().filter(|_| sharded).map(|one| one.1);
-        (computing, cost.simulate(&timetable, buckets, sent))
+        (computing, cost.of_step(&timetable, buckets, sent))
     }
 }
 

@@ -37,7 +37,7 @@ impl StepRanks {
         Some(StepExchange {
             ring: cost.ring,
             link_measured: self.reducer.link().is_none(),
-            taken: cost.simulate(
+            taken: cost.of_step(
                 timetable,
                 &on_network(&self.buckets),
                 parameters.iter().copied(),

@@ -38,7 +38,7 @@ fn step(count: usize, update: Option<Seconds>) -> (Timetable, Vec<Vec<(usize, By
 #[test]
 fn a_quick_network_leaves_the_last_bucket_alone_to_wait_for() {
     let (timetable, buckets) = step(5, None);
-    let taken = exchange(0.75).simulate(&timetable, &buckets, []);
+    let taken = exchange(0.75).of_step(&timetable, &buckets, []);
     assert_eq!(taken.waited_s, Seconds(0.75));
     assert_eq!(taken.network_s, Seconds(5.0 * 0.75));
     assert_eq!((taken.buckets, taken.bytes), (5, Bytes(5 << 20)));
@@ -47,7 +47,7 @@ fn a_quick_network_leaves_the_last_bucket_alone_to_wait_for() {
 #[test]
 fn a_slow_network_is_busy_from_the_first_bucket_on() {
     let (timetable, buckets) = step(5, None);
-    let taken = exchange(2.5).simulate(&timetable, &buckets, []);
+    let taken = exchange(2.5).of_step(&timetable, &buckets, []);
     // It begins a second after the backward pass, which lasts five.
     assert_eq!(taken.waited_s, Seconds(1.0 + 5.0 * 2.5 - 5.0));
 }
@@ -61,7 +61,7 @@ fn staging_is_the_computing_threads() {
         return_s_per_byte: per_byte(0.5),
         ..exchange(1.0)
     };
-    let taken = staged.simulate(&timetable, &buckets, []);
+    let taken = staged.of_step(&timetable, &buckets, []);
     assert_eq!(taken.staged_s, Seconds(4.0 * 0.75));
     // Buckets come every 1.25 seconds; the first three sums are there before the last is, and are copied back meanwhile.
     assert_eq!(taken.waited_s, Seconds(0.0));
@@ -72,7 +72,7 @@ fn staging_is_the_computing_threads() {
 fn updates_in_the_backward_pass_wait_for_all_but_one_bucket() {
     // Three seconds a bucket: the first from 4 to 7, the second to 10, waited for at 5 + 0 and after its update.
     let (timetable, buckets) = step(3, Some(Seconds(0.5)));
-    let taken = exchange(3.0).simulate(&timetable, &buckets, []);
+    let taken = exchange(3.0).of_step(&timetable, &buckets, []);
     // At 5 two are under way: until 7 for the first, updated until 7.5; the last is complete at 8.5. The second is there
     // at 10 and updated at 10.5, the last at 13.
     assert_eq!(taken.waited_s, Seconds(2.0 + 1.5 + 2.5));
@@ -103,7 +103,7 @@ fn buckets_begin_after_the_last_mean_over_ranks() {
             bytes: Bytes(BYTES.0 / 2),
         })
         .to_vec();
-    let taken = exchange(0.5).simulate(&timetable, &buckets, []);
+    let taken = exchange(0.5).of_step(&timetable, &buckets, []);
     assert_eq!((taken.means, taken.means_s), (2, Seconds(2.0 * 0.25)));
     // Four are full at 7.5, and summed at 9.5; the step ends at 8.5, which is when the last begins.
     assert_eq!(taken.waited_s, Seconds(9.5 - 8.5 + 0.5));
@@ -135,7 +135,7 @@ fn updated_parameters_are_sent_one_after_the_other() {
         ..exchange(0.75)
     };
     let sizes = [10, 5000].map(Bytes);
-    let taken = cost.simulate(&timetable, &buckets, sizes);
+    let taken = cost.of_step(&timetable, &buckets, sizes);
     assert_eq!(taken.parameter_bytes, Bytes(5010));
     let expected = of(5, 10) + of(5, 5000) + Seconds(5010.0 * 0.25);
     near(taken.parameters_s, expected);
@@ -143,7 +143,7 @@ fn updated_parameters_are_sent_one_after_the_other() {
         broadcast: Some(link),
         ..cost
     };
-    let taken = measured.simulate(&timetable, &buckets, sizes);
+    let taken = measured.of_step(&timetable, &buckets, sizes);
     near(taken.parameters_s, Seconds(2.0 + 5010.0 * (0.01 + 0.25)));
     // Parts of a batch share their update.
     assert_eq!(taken.repeated(3).parameters_s, taken.parameters_s);
