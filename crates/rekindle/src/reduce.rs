@@ -33,7 +33,7 @@
 //! }
 //!
 //! // Two ranks as threads; `rekindle::mpi::world()?` has one in each process that `mpirun` starts.
-//! let ranks = reduce::in_process(2, None).into_iter();
+//! let ranks = reduce::in_process(2).into_iter();
 //! let ranks: Vec<_> = ranks.map(|rank| std::thread::spawn(|| train(rank))).collect();
 //! let losses: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect();
 //! assert_eq!(losses[0], losses[1]);
@@ -42,14 +42,12 @@
 //! All ranks call the same functions in the same order, as in MPI. To plan a step for more ranks than exist, use a
 //! [`Rehearsal`]. Only [`broadcast_parameters`] and [`Shards`] depend on burn.
 
-mod clock;
 mod in_process;
 mod parameters;
 mod reducer;
 mod rehearsal;
 mod shards;
 
-pub use clock::Clock;
 pub use in_process::{InProcess, in_process};
 pub use parameters::broadcast_parameters;
 pub use reducer::{

@@ -40,7 +40,7 @@ use crate::{
 ///     Ok(model.weight.val().sum().into_scalar())
 /// }
 ///
-/// let ranks = reduce::in_process(2, None).into_iter();
+/// let ranks = reduce::in_process(2).into_iter();
 /// let ranks: Vec<_> = ranks.map(|rank| std::thread::spawn(|| train(rank))).collect();
 /// let sums: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect();
 /// assert_eq!(sums[0], sums[1]);

@@ -8,7 +8,7 @@ use super::*;
 
 /// What each of three ranks comes to, the last of which is asked to stop.
 fn told(own: fn(usize) -> Result<Tally, TrainError>) -> Vec<(Result<Tally, TrainError>, Ranks)> {
-    let ranks = in_process(3, None).into_iter().map(|reducer| {
+    let ranks = in_process(3).into_iter().map(|reducer| {
         thread::spawn(move || {
             let rank = reducer.rank();
             let asked: fn() -> bool = if rank == 2 { || true } else { || false };

@@ -34,7 +34,7 @@ use super::{
     ranks::{StepRanks, failures},
     recording::Recording,
 };
-use crate::reduce::{Clock, Pending, ReduceError};
+use crate::reduce::{Pending, ReduceError};
 use like::Like;
 pub use reading::{ExchangeReading, Exchanges, NetworkReading};
 
@@ -65,7 +65,6 @@ pub(super) struct Exchange<'a> {
     pub(super) updated: usize,
     /// Whether the ranks have exchanged a failure.
     settled: bool,
-    clock: Clock,
     started: Instant,
     reading: ExchangeReading,
 }
@@ -80,11 +79,9 @@ pub(super) struct Shared {
 impl<'a> Exchange<'a> {
     /// That of a step which these ranks begin now.
     pub(super) fn new(ranks: &'a StepRanks) -> Self {
-        let clock = ranks.reducer.clock();
         Self {
             ranks,
-            started: clock.now(),
-            clock,
+            started: Instant::now(),
             reading: ExchangeReading::default(),
             parameters: Parameters::default(),
             pieces: HashMap::new(),
@@ -100,7 +97,7 @@ impl<'a> Exchange<'a> {
     /// Sets the recording that runs.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), RecordError> {
         self.parameters = Parameters::of(recording);
-        self.started = self.clock.now();
+        self.started = Instant::now();
         let means = recording.synchronised().map(|(_, values)| values);
         match means.eq(self.ranks.means.iter().copied()) {
             true => Ok(()),
@@ -113,7 +110,7 @@ impl<'a> Exchange<'a> {
     /// The mean over ranks of this rank's value, weighted by their shares.
     pub(super) fn mean(&mut self, own: DispatchTensor) -> Result<DispatchTensor, RecordError> {
         synchronise(&own);
-        let begun = self.clock.now();
+        let begun = Instant::now();
         let (like, mut values) = Like::take(own, self.ranks.share)?;
         values.push(0.0);
         let bytes = Bytes(size_of_val(values.as_slice()) as u64);
@@ -122,8 +119,8 @@ impl<'a> Exchange<'a> {
             return Err(self.settle(None));
         }
         let mean = like.tensor(sums);
-        self.reading.means += self.clock.now() - begun;
-        self.note(Exchanges::Mean, bytes, begun, self.clock.now());
+        self.reading.means += begun.elapsed();
+        self.note(Exchanges::Mean, bytes, begun, Instant::now());
         self.begin_ready();
         Ok(mean)
     }
@@ -140,7 +137,7 @@ impl<'a> Exchange<'a> {
 
     /// Time since the step began.
     pub(super) fn elapsed(&self) -> Duration {
-        self.clock.now() - self.started
+        self.started.elapsed()
     }
 
     /// Sums the values of the next mean and, in one more element, the number of ranks that have failed.
@@ -191,11 +188,11 @@ impl<'a> Exchange<'a> {
         gradient: DispatchTensor,
     ) -> Result<(), RecordError> {
         synchronise(&gradient);
-        let started = self.clock.now();
+        let started = Instant::now();
         let piece = Like::take(gradient, self.ranks.share)?;
         self.pieces.insert(place, piece);
         self.begin_ready();
-        self.reading.taken += self.clock.now() - started;
+        self.reading.taken += started.elapsed();
         Ok(())
     }
 
@@ -235,7 +232,7 @@ impl<'a> Exchange<'a> {
         ]);
         self.under_way.push_back(UnderWay {
             likes,
-            begun: self.clock.now(),
+            begun: Instant::now(),
             bytes: Bytes(size_of_val(values.as_slice()) as u64),
             sums: self.ranks.reducer.all_reduce(values),
         });
@@ -244,13 +241,13 @@ impl<'a> Exchange<'a> {
     /// Begins the remaining buckets after the step has run without a failure on this rank. `next` returns the remaining
     /// gradients.
     pub(super) fn close(&mut self, loss: DispatchTensor) -> Result<(), RecordError> {
-        let started = self.clock.now();
+        let started = Instant::now();
         let (like, value) = Like::take(loss, self.ranks.share)?;
         self.loss = Some((like, value.first().copied().unwrap_or_default()));
         while self.begun < self.ranks.buckets.len() {
             self.begin(false);
         }
-        self.reading.taken += self.clock.now() - started;
+        self.reading.taken += started.elapsed();
         Ok(())
     }
 
@@ -274,7 +271,7 @@ impl<'a> Exchange<'a> {
         if let Some((_, whole)) = self.loss.as_mut().filter(|_| self.under_way.is_empty()) {
             *whole = *loss;
         }
-        let started = self.clock.now();
+        let started = Instant::now();
         // The bucket that was waited for.
         let bucket = &self.ranks.buckets[self.begun - self.under_way.len() - 1];
         let mut rest = values;
@@ -284,7 +281,7 @@ impl<'a> Exchange<'a> {
             rest = others;
             gradients.extend(like.map(|like| (place, like.tensor(own.to_vec()))));
         }
-        self.reading.returned += self.clock.now() - started;
+        self.reading.returned += started.elapsed();
         Ok(Some(gradients))
     }
 
@@ -292,9 +289,9 @@ impl<'a> Exchange<'a> {
         let Some(one) = self.under_way.pop_front() else {
             return Ok(None);
         };
-        let started = self.clock.now();
+        let started = Instant::now();
         let (values, done) = one.sums.wait_timed()?;
-        self.reading.waited += self.clock.now() - started;
+        self.reading.waited += started.elapsed();
         self.note(Exchanges::Gradients, one.bytes, one.begun, done);
         Ok(Some((one.likes, values)))
     }

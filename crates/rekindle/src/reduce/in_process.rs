@@ -1,9 +1,7 @@
 //! Ranks that are threads of one process, for tests: sums are taken in order of rank, so they are reproducible.
 //!
 //! One thread, the *hub*, acts as the network: it receives the next operation of every rank, and sends the results when
-//! it has all of them. Operations run one after another. With a link, sums and broadcasts take as long as on a [`Ring`]
-//! of such links, by a simulated [`Clock`] for each rank: its time passes while a rank waits for an operation, and when
-//! a test [advances](Clock::advance) it.
+//! it has all of them. Operations run one after another.
 
 use std::{
     collections::VecDeque,
@@ -12,15 +10,10 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use rekindle_plan::{
-    Bytes, Seconds,
-    graph::{Rate, Ring},
-};
-
-use super::{Answer, Clock, Collective, ReduceError, Reducer, TIME_LIMIT};
+use super::{Answer, Collective, ReduceError, Reducer, TIME_LIMIT};
 
 /// One of several ranks in a process; created by [`in_process`].
 #[derive(Debug, Clone)]
@@ -33,31 +26,24 @@ pub struct InProcess {
 struct Own {
     rank: usize,
     ranks: usize,
-    clock: Clock,
-    /// Operations of ranks, with their start times; `None` from a rank that has ended.
-    hub: Sender<(usize, Option<Asked>)>,
+    /// Operations of ranks; `None` from a rank that has ended.
+    hub: Sender<(usize, Option<Collective>)>,
 }
 
-type Asked = (Instant, Collective);
-
-/// Creates `ranks` ranks; move each to its own thread. Without a link, operations take only the time of the sum.
+/// Creates `ranks` ranks; move each to its own thread.
 #[must_use]
-pub fn in_process(ranks: usize, link: Option<Rate>) -> Vec<InProcess> {
+pub fn in_process(ranks: usize) -> Vec<InProcess> {
     let (hub, asked) = channel();
-    let started = Instant::now();
-    let clock = || link.map_or_else(Clock::default, |_| Clock::simulated(started));
     let all = (0..ranks).map(|rank| InProcess {
         own: Arc::new(Own {
             rank,
             ranks,
-            clock: clock(),
             hub: hub.clone(),
         }),
         limit: TIME_LIMIT,
     });
     let all = all.collect();
-    let ring = link.map(|link| Ring { ranks, link });
-    thread::spawn(move || Hub::new(ranks, ring, started).serve(&asked));
+    thread::spawn(move || Hub::new(ranks).serve(&asked));
     all
 }
 
@@ -83,14 +69,9 @@ impl Reducer for InProcess {
         self.limit
     }
 
-    fn clock(&self) -> Clock {
-        self.own.clock.clone()
-    }
-
     fn begin(&self, operation: Collective) {
-        let asked = (self.own.clock.now(), operation);
         // If the hub has ended, the answer's sender is dropped, which `wait` reports.
-        let _ = self.own.hub.send((self.own.rank, Some(asked)));
+        let _ = self.own.hub.send((self.own.rank, Some(operation)));
     }
 }
 
@@ -121,25 +102,20 @@ impl Collective {
 
 struct Hub {
     /// The unanswered operations of each rank.
-    waiting: Vec<VecDeque<Asked>>,
+    waiting: Vec<VecDeque<Collective>>,
     /// The ranks that have ended, in that order.
     gone: Vec<usize>,
-    ring: Option<Ring>,
-    /// When the last operation ended, by the simulated clocks.
-    free: Instant,
 }
 
 impl Hub {
-    fn new(ranks: usize, ring: Option<Ring>, free: Instant) -> Self {
+    fn new(ranks: usize) -> Self {
         Self {
             waiting: (0..ranks).map(|_| VecDeque::new()).collect(),
             gone: Vec::new(),
-            ring,
-            free,
         }
     }
 
-    fn serve(mut self, asked: &Receiver<(usize, Option<Asked>)>) {
+    fn serve(mut self, asked: &Receiver<(usize, Option<Collective>)>) {
         while self.gone.len() < self.waiting.len() {
             let Ok((rank, ask)) = asked.recv() else {
                 return;
@@ -150,75 +126,55 @@ impl Hub {
             }
             while self.waiting.iter().all(|queue| !queue.is_empty()) {
                 let round = self.waiting.iter_mut().filter_map(VecDeque::pop_front);
-                let round = round.collect();
-                self.answer(round);
+                answer(round.collect());
             }
             // A rank that has ended with no operation waiting will never complete one. The first such rank is the
             // cause: others may have ended because of its error.
             let ended = self.gone.iter().find(|&&one| self.waiting[one].is_empty());
             if let Some(&rank) = ended {
                 for ask in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
-                    ask.1.refuse(ReduceError::Gone { rank });
+                    ask.refuse(ReduceError::Gone { rank });
                 }
             }
-        }
-    }
-
-    fn answer(&mut self, round: Vec<Asked>) {
-        let begun = round.iter().map(|(at, _)| *at);
-        let begun = begun.fold(self.free, Instant::max);
-        let round: Vec<Collective> = round.into_iter().map(|(_, asked)| asked).collect();
-        let kinds: Vec<_> = round.iter().map(Collective::kind).collect();
-        let ranks: Vec<usize> = (0..kinds.len())
-            .filter(|&rank| kinds[rank] != kinds[0])
-            .collect();
-        if !ranks.is_empty() {
-            for ask in round {
-                let (what, ranks) = ("collective operations".into(), ranks.clone());
-                ask.refuse(ReduceError::Differ { what, ranks });
-            }
-            return;
-        }
-        let takes = |ring: Ring| match round.first() {
-            Some(Collective::AllReduce(values, _)) => {
-                ring.all_reduce(Bytes(size_of_val(values.as_slice()) as u64))
-            }
-            Some(Collective::Broadcast(root, ..)) => match round.get(*root) {
-                Some(Collective::Broadcast(_, sent, _)) => ring.broadcast(Bytes(sent.len() as u64)),
-                _ => Seconds::ZERO,
-            },
-            _ => Seconds::ZERO,
-        };
-        let done = match self.ring {
-            Some(ring) => begun + Duration::from_secs_f64(takes(ring).0),
-            None => Instant::now(),
-        };
-        self.free = done;
-        let (mut reduces, mut gathers, mut broadcasts) = (Vec::new(), Vec::new(), Vec::new());
-        for ask in round {
-            match ask {
-                Collective::AllReduce(values, answer) => reduces.push((values, answer)),
-                Collective::AllGather(bytes, answer) => gathers.push((bytes, answer)),
-                Collective::Broadcast(root, bytes, answer) => {
-                    broadcasts.push((root, bytes, answer))
-                }
-            }
-        }
-        reduce(reduces, done);
-        let all: Vec<Vec<u8>> = gathers.iter().map(|(bytes, _)| bytes.clone()).collect();
-        for (_, answer) in gathers {
-            answer.send_at(Ok(all.clone()), done);
-        }
-        let sent = broadcasts.first().map_or(0, |(root, ..)| *root);
-        let sent = broadcasts.get(sent).map(|(_, bytes, _)| bytes.clone());
-        for (_, _, answer) in broadcasts {
-            let root = || ReduceError::Failed("the broadcast's root is no rank".into());
-            answer.send_at(sent.clone().ok_or_else(root), done);
         }
     }
 }
 
-fn reduce(reduces: Vec<(Vec<f32>, Answer<Vec<f32>>)>, done: Instant) {
+/// Answers an operation of all ranks.
+fn answer(round: Vec<Collective>) {
+    let kinds: Vec<_> = round.iter().map(Collective::kind).collect();
+    let ranks: Vec<usize> = (0..kinds.len())
+        .filter(|&rank| kinds[rank] != kinds[0])
+        .collect();
+    if !ranks.is_empty() {
+        for ask in round {
+            let (what, ranks) = ("collective operations".into(), ranks.clone());
+            ask.refuse(ReduceError::Differ { what, ranks });
+        }
+        return;
+    }
+    let (mut reduces, mut gathers, mut broadcasts) = (Vec::new(), Vec::new(), Vec::new());
+    for ask in round {
+        match ask {
+            Collective::AllReduce(values, answer) => reduces.push((values, answer)),
+            Collective::AllGather(bytes, answer) => gathers.push((bytes, answer)),
+            Collective::Broadcast(root, bytes, answer) => broadcasts.push((root, bytes, answer)),
+        }
+    }
+    reduce(reduces);
+    let all: Vec<Vec<u8>> = gathers.iter().map(|(bytes, _)| bytes.clone()).collect();
+    for (_, answer) in gathers {
+        answer.send(Ok(all.clone()));
+    }
+    let sent = broadcasts.first().map_or(0, |(root, ..)| *root);
+    let sent = broadcasts.get(sent).map(|(_, bytes, _)| bytes.clone());
+    for (_, _, answer) in broadcasts {
+        let root = || ReduceError::Failed("the broadcast's root is no rank".into());
+        answer.send(sent.clone().ok_or_else(root));
+    }
+}
+
+fn reduce(reduces: Vec<(Vec<f32>, Answer<Vec<f32>>)>) {
     let (values, answers): (Vec<_>, Vec<_>) = reduces.into_iter().unzip();
     let mut values = values.into_iter();
     let Some(mut sum) = values.next() else {
@@ -229,13 +185,8 @@ fn reduce(reduces: Vec<(Vec<f32>, Answer<Vec<f32>>)>, done: Instant) {
             *sum += more;
         }
     }
-    let mut answers = answers.into_iter();
-    let first = answers.next();
     for answer in answers {
-        answer.send_at(Ok(sum.clone()), done);
-    }
-    if let Some(first) = first {
-        first.send_at(Ok(sum), done);
+        answer.send(Ok(sum.clone()));
     }
 }
 
@@ -259,7 +210,7 @@ mod tests {
     #[test]
     fn every_rank_gets_the_sum_and_what_was_given() {
         for ranks in 1..5 {
-            let sums = each(in_process(ranks, None), |rank| {
+            let sums = each(in_process(ranks), |rank| {
                 let own = rank.rank() as f32;
                 // Operations begun together finish in order.
                 let first = rank.all_reduce(vec![own, 1.0]);
@@ -289,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_ends_is_named() {
-        let errors = each(in_process(3, None), |rank| match rank.rank() {
+        let errors = each(in_process(3), |rank| match rank.rank() {
             1 => None,
             _ => rank.all_reduce(vec![0.0]).wait().err(),
         });
@@ -299,7 +250,7 @@ mod tests {
 
     #[test]
     fn operations_that_do_not_go_together_are_refused_on_all_ranks() {
-        let errors = each(in_process(3, None), |rank| {
+        let errors = each(in_process(3), |rank| {
             let length = if rank.rank() == 2 { 4 } else { 3 };
             rank.all_reduce(vec![0.0; length])
                 .wait()
@@ -315,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_hangs_is_not_waited_for() {
-        let mut ranks = in_process(2, None);
+        let mut ranks = in_process(2);
         let _hangs = ranks.pop();
         let one = ranks
             .pop()

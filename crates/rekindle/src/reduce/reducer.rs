@@ -12,8 +12,6 @@ use std::{
 use rekindle_plan::graph::Rate;
 use thiserror::Error;
 
-use super::clock::Clock;
-
 /// Default time that ranks wait for each other: planning, measuring and compiling kernels take longer on some ranks.
 pub const TIME_LIMIT: Duration = Duration::from_secs(300);
 
@@ -28,11 +26,6 @@ pub trait Reducer: Send + Sync {
     /// How long this rank waits for the others.
     fn time_limit(&self) -> Duration;
 
-    /// The clock by which its operations are timed.
-    fn clock(&self) -> Clock {
-        Clock::default()
-    }
-
     /// The link between neighbouring ranks of a [ring](rekindle_plan::graph::Ring), if it is given; otherwise steps
     /// measure it.
     fn link(&self) -> Option<Rate> {
@@ -44,21 +37,21 @@ pub trait Reducer: Send + Sync {
 
     /// Begins an [`AllReduce`](Collective::AllReduce).
     fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>> {
-        let (answer, pending) = Pending::new(self.time_limit(), self.clock());
+        let (answer, pending) = Pending::new(self.time_limit());
         self.begin(Collective::AllReduce(values, answer));
         pending
     }
 
     /// Begins an [`AllGather`](Collective::AllGather).
     fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
-        let (answer, pending) = Pending::new(self.time_limit(), self.clock());
+        let (answer, pending) = Pending::new(self.time_limit());
         self.begin(Collective::AllGather(bytes, answer));
         pending
     }
 
     /// Begins a [`Broadcast`](Collective::Broadcast) from the rank `root`.
     fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>> {
-        let (answer, pending) = Pending::new(self.time_limit(), self.clock());
+        let (answer, pending) = Pending::new(self.time_limit());
         self.begin(Collective::Broadcast(root, bytes, answer));
         pending
     }
@@ -75,10 +68,6 @@ impl<R: Reducer + ?Sized> Reducer for Arc<R> {
 
     fn time_limit(&self) -> Duration {
         (**self).time_limit()
-    }
-
-    fn clock(&self) -> Clock {
-        (**self).clock()
     }
 
     fn link(&self) -> Option<Rate> {
@@ -109,7 +98,6 @@ pub enum Collective {
 pub struct Pending<T> {
     answer: Receiver<(Result<T, ReduceError>, Instant)>,
     limit: Duration,
-    clock: Clock,
 }
 
 /// The sender for the result of a collective operation. The result is ignored if nobody waits for it.
@@ -119,25 +107,15 @@ pub struct Answer<T>(SyncSender<(Result<T, ReduceError>, Instant)>);
 impl<T> Answer<T> {
     /// Sends the result of an operation that is done now.
     pub fn send(self, result: Result<T, ReduceError>) {
-        self.send_at(result, Instant::now());
-    }
-
-    /// Sends the result of an operation that was done at this moment of the rank's clock.
-    pub fn send_at(self, result: Result<T, ReduceError>, done: Instant) {
-        let _ = self.0.send((result, done));
+        let _ = self.0.send((result, Instant::now()));
     }
 }
 
 impl<T> Pending<T> {
     /// Creates the two ends of a result that must arrive within `limit`.
-    fn new(limit: Duration, clock: Clock) -> (Answer<T>, Self) {
+    fn new(limit: Duration) -> (Answer<T>, Self) {
         let (sender, answer) = sync_channel(1);
-        let pending = Self {
-            answer,
-            limit,
-            clock,
-        };
-        (Answer(sender), pending)
+        (Answer(sender), Self { answer, limit })
     }
 
     /// Waits for the result.
@@ -156,10 +134,7 @@ impl<T> Pending<T> {
     /// See [`wait`](Self::wait).
     pub fn wait_timed(self) -> Result<(T, Instant), ReduceError> {
         match self.answer.recv_timeout(self.limit) {
-            Ok((answer, done)) => {
-                self.clock.reach(done);
-                answer.map(|answer| (answer, done))
-            }
+            Ok((answer, done)) => answer.map(|answer| (answer, done)),
             Err(RecvTimeoutError::Timeout) => Err(ReduceError::TimedOut {
                 seconds: self.limit.as_secs_f64(),
             }),

@@ -120,7 +120,7 @@ impl Shards {
             due: self.owners.iter().copied().collect(),
             failed: None,
             disconnected: false,
-            started: self.reducer.clock().now(),
+            started: Instant::now(),
             bytes: Bytes::ZERO,
         }
     }
@@ -204,7 +204,7 @@ impl Sharing<'_> {
     pub(crate) fn done(self) -> Result<SharedReading, ReduceError> {
         let done = SharedReading {
             bytes: self.bytes,
-            took: self.shards.reducer.clock().now() - self.started,
+            took: self.started.elapsed(),
         };
         self.failed.map_or(Ok(done), Err)
     }

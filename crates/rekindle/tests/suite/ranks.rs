@@ -212,7 +212,7 @@ fn each<T: Send>(ranks: Vec<InProcess>, run: impl Fn(InProcess) -> T + Sync) -> 
 }
 
 fn ranks<T: Send>(count: usize, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
-    each(in_process(count, None), run)
+    each(in_process(count), run)
 }
 
 /// All float tensors that a module holds.
