@@ -224,7 +224,7 @@ impl Trainer {
         self.engine.trace(false);
 
         let meter = Arc::clone(&self.meter);
-        let mut after = PhaseRecorder::start(Some(&*meter));
+        let mut after = PhaseRecorder::start(&*meter);
         let checked = self.check(&mut parts);
         let told = checked.as_ref().map(|_| parts.tally).map_err(Clone::clone);
         let told = self.ranks.tell(told, || self.counted_peak());

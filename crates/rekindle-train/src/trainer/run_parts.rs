@@ -49,7 +49,7 @@ impl Trainer {
 
     /// Runs one of some equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
     fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<PartOutput, TrainError> {
-        let mut before = PhaseRecorder::start(Some(&*self.meter));
+        let mut before = PhaseRecorder::start(&*self.meter);
         self.engine.make_room(batch.bytes(self.settings.dtype));
         let scaler = &self.optimizer.scaler;
         let batch = step_batch(batch, self.settings.dtype, scaler, &self.device)?;

@@ -105,7 +105,7 @@ fn leftovers(leak: Leak) -> Vec<Leftover> {
         if leak == Leak::Data {
             keep(values(&input));
         }
-        let mut phases = PhaseRecorder::start(Some(&*meter));
+        let mut phases = PhaseRecorder::start(&*meter);
         let output = model.forward(input);
         phases.end(Phase::Forward);
         let output = match leak {
@@ -124,7 +124,7 @@ fn leftovers(leak: Leak) -> Vec<Leftover> {
             let weight = &model.layers()[0].linear.weight;
             keep(gradients.get::<2>(weight.id).expect("a gradient"));
         }
-        let mut update = PhaseRecorder::start(Some(&*meter));
+        let mut update = PhaseRecorder::start(&*meter);
         model = optimizer.step(1e-3, model, gradients);
         if leak == Leak::Update {
             keep(Tensor::ones(

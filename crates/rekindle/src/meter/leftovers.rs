@@ -65,7 +65,7 @@ pub struct Leftover {
 /// let mut kept = Vec::with_capacity(10);
 /// let mut look = Leftovers::start()?;
 /// let left = loop {
-///     let mut phases = PhaseRecorder::start(Some(&meter));
+///     let mut phases = PhaseRecorder::start(&meter);
 ///     kept.push(vec![0_u8; 1_000]);
 ///     phases.end(Phase::Forward);
 ///     if let Some(left) = look.stepped() {

@@ -8,7 +8,6 @@
 //! What the driver and NVML say of a whole GPU is in `rekindle-train/src/device` (`nvidia.rs`, `nvml.rs`).
 
 mod census;
-mod halves;
 mod host;
 mod interval;
 mod leftovers;
@@ -18,7 +17,6 @@ mod reader;
 mod recorder;
 
 pub use census::{Census, Change};
-pub(crate) use halves::halves;
 pub use host::HostMeter;
 pub(crate) use interval::{Interval, median, with_margin};
 pub use leftovers::{Leftover, Leftovers};

@@ -22,46 +22,125 @@ pub struct PhaseReading {
     pub memory: MemoryReading,
 }
 
-/// Takes a reading at the end of each phase; without a meter, none.
+/// Takes a reading at the end of each phase.
 pub struct PhaseRecorder<'a> {
-    meter: Option<&'a dyn Meter>,
+    meter: &'a dyn Meter,
     started: Instant,
+    /// The peaks of the phase, as far as it was read.
+    peaks: MemoryReading,
     readings: Vec<PhaseReading>,
 }
 
 impl<'a> PhaseRecorder<'a> {
     /// Starts the first phase.
     #[must_use]
-    pub fn start(meter: Option<&'a dyn Meter>) -> Self {
-        if let Some(meter) = meter {
-            meter.end_phase(None);
-            meter.start_interval();
-        }
+    pub fn start(meter: &'a dyn Meter) -> Self {
+        meter.end_phase(None);
+        meter.start_interval();
         Self {
             meter,
             started: Instant::now(),
+            peaks: MemoryReading::default(),
             readings: Vec::new(),
         }
     }
 
+    /// The memory in the middle of a phase, with its peaks since the last reading.
+    pub fn read(&mut self) -> MemoryReading {
+        let memory = self.meter.read();
+        self.meter.start_interval();
+        self.peaks = higher(memory, self.peaks);
+        memory
+    }
+
     /// Ends a phase and starts the next one.
     pub fn end(&mut self, phase: Phase) {
-        if let Some(meter) = self.meter {
-            let memory = meter.read();
-            self.readings.push(PhaseReading {
-                phase,
-                seconds_s: self.started.elapsed().as_secs_f64(),
-                memory,
-            });
-            meter.end_phase(Some(phase));
-            meter.start_interval();
-            self.started = Instant::now();
-        }
+        let memory = self.meter.read();
+        self.readings.push(PhaseReading {
+            phase,
+            seconds_s: self.started.elapsed().as_secs_f64(),
+            memory: higher(memory, std::mem::take(&mut self.peaks)),
+        });
+        self.meter.end_phase(Some(phase));
+        self.meter.start_interval();
+        self.started = Instant::now();
     }
 
     /// The readings so far.
     #[must_use]
     pub fn finish(self) -> Vec<PhaseReading> {
         self.readings
+    }
+}
+
+/// The reading with the higher of both peaks.
+fn higher(now: MemoryReading, before: MemoryReading) -> MemoryReading {
+    MemoryReading {
+        peak_in_use_bytes: now.peak_in_use_bytes.max(before.peak_in_use_bytes),
+        peak_reserved_bytes: now.peak_reserved_bytes.max(before.peak_reserved_bytes),
+        ..now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use rekindle_plan::Bytes;
+
+    use super::*;
+    use crate::meter::PeakMemory;
+
+    /// Bytes are set by hand.
+    #[derive(Default)]
+    struct Hand {
+        now: AtomicU64,
+        peak: AtomicU64,
+    }
+
+    impl Hand {
+        fn holds(&self, bytes: u64) {
+            self.now.store(bytes, Relaxed);
+            self.peak.fetch_max(bytes, Relaxed);
+        }
+    }
+
+    impl Meter for Hand {
+        fn read(&self) -> MemoryReading {
+            MemoryReading {
+                in_use_bytes: Bytes(self.now.load(Relaxed)),
+                peak_in_use_bytes: Bytes(self.peak.load(Relaxed)),
+                ..MemoryReading::default()
+            }
+        }
+
+        fn start_interval(&self) {
+            self.peak.store(self.now.load(Relaxed), Relaxed);
+        }
+
+        fn lifetime_peak(&self) -> PeakMemory {
+            PeakMemory::default()
+        }
+    }
+
+    #[test]
+    fn a_phase_has_the_highest_peak_of_its_readings() {
+        let hand = Hand::default();
+        let mut phases = PhaseRecorder::start(&hand);
+        let mut peaks = Vec::new();
+        for (peak, after) in [(5, 2), (9, 3), (4, 1)] {
+            hand.holds(peak);
+            hand.holds(after);
+            peaks.push(phases.read().peak_in_use_bytes.0);
+        }
+        assert_eq!(peaks, [5, 9, 4]);
+        phases.end(Phase::Forward);
+        hand.holds(6);
+        hand.holds(2);
+        phases.end(Phase::Loss);
+        let read = phases.finish();
+        let read = read.iter().map(|one| (one.phase, one.memory));
+        let read = read.map(|(phase, one)| (phase, one.peak_in_use_bytes.0, one.in_use_bytes.0));
+        assert!(read.eq([(Phase::Forward, 9, 1), (Phase::Loss, 6, 2)]));
     }
 }

@@ -58,7 +58,7 @@ pub struct Output<A, I> {
     pub memory: MemoryReading,
     /// Memory and time of forward pass, loss and backward pass.
     pub phases: Vec<PhaseReading>,
-    /// Memory after every span of the program, if the step was [watched](super::Step::run_watched).
+    /// Memory after every span of the program, if the step is [watched](super::Step::set_watched).
     pub spans: Vec<SpanReading>,
     /// The peak predicted for this run and the update after it:
     /// [`StepPlan::predicted_peak`](super::StepPlan::predicted_peak), plus the growth of the process's other memory

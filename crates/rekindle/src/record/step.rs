@@ -11,7 +11,7 @@ use burn::module::Module;
 use burn_ir::OperationIr;
 use rekindle_plan::{
     Bytes, OptimizerCost, Seconds,
-    graph::{Graph, Program, Span},
+    graph::{Graph, Program},
 };
 
 use super::{
@@ -57,6 +57,7 @@ where
         Self {
             step,
             planning,
+            watched: false,
             ranks: None,
             state: RefCell::new(State {
                 plans: vec![Rc::new(first)],
@@ -108,22 +109,20 @@ where
     /// If the step cannot be recorded, no plan fits, a value is not finite, or the device fails. Then nothing is
     /// returned, and the model is unchanged.
     pub fn run(&self, model: &M, batch: I) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        self.run_with(model, batch, None)
-    }
-
-    /// Like [`run`](Self::run), but reads memory after every [`Span`] of the program, which takes longer, and calls
-    /// `watch` after each one.
-    ///
-    /// # Errors
-    ///
-    /// See [`run`](Self::run).
-    pub fn run_watched(
-        &self,
-        model: &M,
-        batch: I,
-        mut watch: impl FnMut(&Span),
-    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        self.run_with(model, batch, Some(&mut watch))
+        self.among_ranks(|exchange| {
+            let current = self.begin(Update::After, model, &batch)?;
+            let measured = &current.plan.measured;
+            let recording = &measured.recording;
+            let (done, seen) = self.read(&current, |readings| {
+                let (mut interpreter, returned) = start(recording, model, &batch)?;
+                let interpreter = interpreter.as_mut();
+                let mut update = |_: &Parameter, _, _: &mut dyn Interpreter| Ok(());
+                let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
+                self.interpret(&current.plan, interpreter, returned, readings, hooks)
+            });
+            let done = self.checked(done, recording)?;
+            Ok(done.finish(measured, current.auxiliary.as_ref(), model, batch, seen)?)
+        })
     }
 
     /// Runs the step on a batch, and updates the model in its backward pass; the step must be recorded [for
@@ -151,56 +150,8 @@ where
         rate: f64,
         optimizer: &mut O,
     ) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        self.run_updating_with(model, batch, (rate, optimizer), None)
-    }
-
-    /// [`run_updating`](Self::run_updating), watched like [`run_watched`](Self::run_watched).
-    ///
-    /// # Errors
-    ///
-    /// See [`run_updating`](Self::run_updating).
-    pub fn run_updating_watched<O: Optimizer>(
-        &self,
-        model: &mut M,
-        batch: I,
-        rate: f64,
-        optimizer: &mut O,
-        mut watch: impl FnMut(&Span),
-    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        self.run_updating_with(model, batch, (rate, optimizer), Some(&mut watch))
-    }
-
-    fn run_with(
-        &self,
-        model: &M,
-        batch: I,
-        watch: Option<&mut dyn FnMut(&Span)>,
-    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
-        self.among_ranks(|exchange| {
-            let current = self.begin(Update::After, model, &batch, watch.is_some())?;
-            let measured = &current.plan.measured;
-            let recording = &measured.recording;
-            let (done, seen) = self.watched(&current, watch, |readings| {
-                let (mut interpreter, returned) = start(recording, model, &batch)?;
-                let interpreter = interpreter.as_mut();
-                let mut update = |_: &Parameter, _, _: &mut dyn Interpreter| Ok(());
-                let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
-                self.interpret(&current.plan, interpreter, returned, readings, hooks)
-            });
-            let done = self.checked(done, recording)?;
-            Ok(done.finish(measured, current.auxiliary.as_ref(), model, batch, seen)?)
-        })
-    }
-
-    fn run_updating_with<O: Optimizer>(
-        &self,
-        model: &mut M,
-        batch: I,
-        (rate, optimizer): (f64, &mut O),
-        watch: Option<&mut dyn FnMut(&Span)>,
-    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
         self.among_ranks(|mut exchange| {
-            let current = self.begin(Update::InBackward, model, &batch, watch.is_some())?;
+            let current = self.begin(Update::InBackward, model, &batch)?;
             let measured = &current.plan.measured;
             let recording = &measured.recording;
             let started = quiet::catch(|| start(recording, model, &batch));
@@ -208,7 +159,7 @@ where
             let (mut interpreter, returned) = started?;
             let mut lent = Lent::take(model, recording);
             let check = self.planning.check;
-            let (done, seen) = self.watched(&current, watch, |readings| {
+            let (done, seen) = self.read(&current, |readings| {
                 let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
                     if check {
                         finite::check_gradient(&one.path, &gradient)?;
@@ -298,7 +249,6 @@ where
         update: Update,
         model: &M,
         batch: &I,
-        watched: bool,
     ) -> Result<Current<R::Auxiliary>, RecordError> {
         if self.planning.update != update {
             return Err(RecordError::OtherUpdate {
@@ -311,7 +261,7 @@ where
         on_host.inspect(|meter| meter.start_interval());
         let current = self.plan_for(model, batch)?;
         let planned = &current.plan;
-        planned.choose_kernels(&self.planning, watched, |recording| {
+        planned.choose_kernels(&self.planning, self.watched, |recording| {
             Ok(given(recording, model, batch))
         })?;
         // The device may have rejected a kernel of an update or an evaluation since the last step.
@@ -361,6 +311,12 @@ where
     /// [`run_updating`](Self::run_updating) for updates in the backward pass.
     pub fn update(&self) -> Update {
         self.planning.update
+    }
+
+    /// Sets whether the next steps read memory after every [`Span`](rekindle_plan::graph::Span) of their program, for
+    /// [`Output::spans`], which takes longer.
+    pub fn set_watched(&mut self, on: bool) {
+        self.watched = on;
     }
 
     /// Sets whether values are checked: see [`with_finite_check`](super::Recorded::with_finite_check).

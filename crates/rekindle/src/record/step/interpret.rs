@@ -102,7 +102,7 @@ where
                 // Running on would allocate still more.
                 self.planning.check_memory(Bytes::ZERO)?;
             }
-            readings.end(span);
+            readings.end();
         }
         let Some(exchange) = exchange else {
             let shared = None;

@@ -7,7 +7,7 @@ use rekindle_plan::graph::Span;
 
 use super::state::{Current, Step};
 use crate::{
-    meter::{Meter, Phase, PhaseRecorder, halves},
+    meter::{Phase, PhaseRecorder},
     quiet,
     record::{
         RecordError,
@@ -25,62 +25,43 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    /// Runs a plan's program, and measures memory and time.
-    pub(super) fn watched(
+    /// Runs a plan's program, and reads memory and time.
+    pub(super) fn read(
         &self,
         current: &Current<R::Auxiliary>,
-        watch: Option<&mut dyn FnMut(&Span)>,
         run: impl FnOnce(&mut Readings<'_>) -> Result<Done, RecordError>,
     ) -> (Result<Done, RecordError>, Seen) {
-        let started = Instant::now();
-        let [phases, spans] = halves(&self.planning.meter);
-        // A second reader would make the device wait at every phase.
-        let phases: &dyn Meter = match &watch {
-            Some(_) => &phases,
-            None => &*self.planning.meter,
-        };
+        let meter = &*self.planning.meter;
         let mut readings = Readings {
-            phases: PhaseRecorder::start(Some(phases)),
+            started: Instant::now(),
+            phases: PhaseRecorder::start(meter),
             phase: Phase::Forward,
-            watch: watch.map(|tell| Watch {
-                tell,
-                meter: &spans,
-                started,
-                spans: Vec::new(),
-            }),
+            watched: self.watched,
+            spans: Vec::new(),
         };
-        if let Some(watch) = &readings.watch {
-            watch.meter.start_interval();
-        }
         let done = quiet::catch(|| run(&mut readings)).map_err(RecordError::Device);
         // Waits for queued work.
         readings.phases.end(readings.phase);
-        let refused =
-            RecordError::of_device(&current.plan.measured.recording, &*self.planning.meter);
+        let refused = RecordError::of_device(&current.plan.measured.recording, meter);
         let done = done.and_then(|done| refused.map(|()| done));
+        self.schedule_comparison(readings.started.elapsed());
         let seen = Seen {
             phases: readings.phases.finish(),
-            spans: readings.watch.map_or(Vec::new(), |watch| watch.spans),
+            spans: readings.spans,
             predicted_peak: current.predicted_peak,
             begun: current.begun,
         };
-        self.schedule_comparison(started.elapsed());
         (done.flatten(), seen)
     }
 }
 
 /// Readings of a running step.
 pub(super) struct Readings<'a> {
+    started: Instant,
     phases: PhaseRecorder<'a>,
     /// The current phase.
     phase: Phase,
-    watch: Option<Watch<'a>>,
-}
-
-struct Watch<'a> {
-    tell: &'a mut dyn FnMut(&Span),
-    meter: &'a dyn Meter,
-    started: Instant,
+    watched: bool,
     spans: Vec<SpanReading>,
 }
 
@@ -93,15 +74,12 @@ impl Readings<'_> {
         }
     }
 
-    pub(super) fn end(&mut self, span: &Span) {
-        if let Some(watch) = &mut self.watch {
-            let memory = watch.meter.read();
-            watch.spans.push(SpanReading {
-                memory,
-                done_at: watch.started.elapsed(),
+    pub(super) fn end(&mut self) {
+        if self.watched {
+            self.spans.push(SpanReading {
+                memory: self.phases.read(),
+                done_at: self.started.elapsed(),
             });
-            (watch.tell)(span);
-            watch.meter.start_interval();
         }
     }
 }

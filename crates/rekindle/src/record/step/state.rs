@@ -20,6 +20,8 @@ use crate::{
 pub struct Step<M, I, R: StepResult, F> {
     pub(super) step: F,
     pub(super) planning: Planning,
+    /// Whether memory is read after every span.
+    pub(super) watched: bool,
     /// Those that share the step.
     pub(super) ranks: Option<StepRanks>,
     pub(super) state: RefCell<State<R::Auxiliary>>,
