@@ -1,12 +1,12 @@
 //! Copies rank 0's model to all ranks.
 
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param},
+    module::{Module, ModuleMapper, Param},
     tensor::{Bool, Int, Tensor, TensorData, kind::Basic},
 };
 
 use super::{ReduceError, Reducer, agree};
-use crate::record::Leaf;
+use crate::record::{Leaf, Place};
 
 /// Replaces a module's parameters and running statistics by those of rank 0. Each rank keeps its own parameter ids.
 ///
@@ -14,42 +14,15 @@ use crate::record::Leaf;
 ///
 /// If the modules of the ranks differ in structure, or ranks do not answer.
 pub fn broadcast_parameters<M: Module>(reducer: &dyn Reducer, model: M) -> Result<M, ReduceError> {
-    let mut shapes = Shapes::default();
-    model.visit(&mut shapes);
-    agree(reducer, "the model's parameters", shapes.0.as_bytes())?;
+    let places = Place::of(&model).into_iter();
+    let shapes: String = places
+        .map(|place| format!("{:?}{:?};", place.shape, place.dtype))
+        .collect();
+    agree(reducer, "the model's parameters", shapes.as_bytes())?;
     let failed = Ok(());
     let mut received = Received { reducer, failed };
     let model = model.map(&mut received);
     received.failed.map(|()| model)
-}
-
-/// Collects each tensor's path, shape and type.
-#[derive(Default)]
-struct Shapes(String);
-
-impl Shapes {
-    fn note<const D: usize, K: Basic>(&mut self, value: &Tensor<D, K>) {
-        self.0 += &format!("{:?}{:?};", value.dims(), value.dtype());
-    }
-}
-
-impl ModuleVisitor for Shapes {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.0 += name;
-        self.0 += ".";
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.note(&param.val());
-    }
-
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.note(&param.val());
-    }
-
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.note(&param.val());
-    }
 }
 
 /// Receives one tensor after another from rank 0.

@@ -23,7 +23,7 @@ use burn::{
 use rekindle_plan::Bytes;
 
 use super::{ReduceError, Reducer};
-use crate::record::Leaf;
+use crate::record::{Leaf, Place};
 
 /// Which rank keeps the optimizer's state of which parameter. The assignment is the same on all ranks if their models
 /// have the same structure. Parameters are assigned in order of size, largest first, each to the rank that has the
@@ -39,18 +39,12 @@ pub struct Shards {
 impl Shards {
     /// Assigns the trained parameters of `model` to ranks.
     pub fn of<M: Module>(model: &M, reducer: impl Reducer + 'static) -> Self {
-        struct Sizes(Vec<(ParamId, usize)>);
-        impl ModuleVisitor for Sizes {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                // Parameters with the same id are one parameter.
-                if param.is_require_grad() && self.0.iter().all(|(id, _)| *id != param.id) {
-                    self.0.push((param.id, param.shape().num_elements()));
-                }
-            }
-        }
-        let mut sizes = Sizes(Vec::new());
-        model.visit(&mut sizes);
-        let (ids, sizes): (Vec<_>, Vec<_>) = sizes.0.into_iter().unzip();
+        let mut known = HashSet::new();
+        let places = Place::of(model).into_iter();
+        // Parameters with the same id are one parameter.
+        let first = places.filter(|place| place.trains && known.insert(place.id));
+        let sizes = first.map(|place| (place.id, place.shape.num_elements()));
+        let (ids, sizes): (Vec<_>, Vec<_>) = sizes.unzip();
         let owners = shared_out(&sizes, reducer.ranks());
         let owners: Arc<[_]> = ids.into_iter().zip(owners).collect();
         let own = owners.iter().filter(|(_, owner)| *owner == reducer.rank());
