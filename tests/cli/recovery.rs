@@ -328,7 +328,7 @@ fn a_supervisor_needs_a_folder() {
 fn no_larger_budget_is_named_than_the_plain_run_takes() {
     let folder = folder(include_str!("../../configs/linear-1000.toml"));
     let train = [
-        "train", "run.toml", "--device", "cpu", "--steps", "2", "--json",
+        "train", "run.toml", "--device", "cpu", "--steps", "2", "--batch", "32", "--json",
     ];
     let bytes = |arguments: &[&str], key: &str| {
         let output = rekindle(folder.path(), &[&train, arguments].concat());
