@@ -1,13 +1,6 @@
 //! A small kernel that uses all headers, compiled and loaded: what it finds missing, every kernel of that kind would.
 
-use std::{
-    env,
-    ffi::CString,
-    fs,
-    hash::{DefaultHasher, Hash, Hasher},
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::ffi::CString;
 
 use cudarc::{
     driver::{result::module, sys::CUresult},
@@ -90,12 +83,8 @@ pub fn parts() -> Result<(Version, Nvrtc, &'static Toolkit), CudaError> {
     Ok((driver, nvrtc, toolkit))
 }
 
-/// The kernel's PTX: kept from an earlier start, else compiled.
+/// The kernel's PTX.
 fn compiled(gpu: &Gpu, toolkit: &Toolkit, nvrtc: &Nvrtc) -> Result<Vec<u8>, CudaError> {
-    let kept = Kept::of(gpu, toolkit, nvrtc);
-    if let Some(ptx) = kept.as_ref().and_then(Kept::read) {
-        return Ok(ptx);
-    }
     let mut source = KERNEL.to_owned();
     if gpu.compute >= 70 {
         source.push_str(TENSOR_CORES);
@@ -115,62 +104,7 @@ fn compiled(gpu: &Gpu, toolkit: &Toolkit, nvrtc: &Nvrtc) -> Result<Vec<u8>, Cuda
         })?;
     let ptx = compiled.as_bytes().unwrap_or_default();
     let ptx = ptx.split(|&byte| byte == 0).next().unwrap_or_default();
-    if let Some(kept) = kept {
-        kept.write(ptx);
-    }
     Ok(ptx.to_vec())
-}
-
-/// A file that keeps the compiled kernel, which takes most of a second at every start: in the folder that `REKINDLE_CACHE`
-/// names, or the user's cache folder; nowhere where the variable is empty.
-struct Kept {
-    path: PathBuf,
-    /// The file's first line: all that the kernel depends on.
-    key: String,
-}
-
-impl Kept {
-    fn of(gpu: &Gpu, toolkit: &Toolkit, nvrtc: &Nvrtc) -> Option<Self> {
-        let file = fs::metadata(nvrtc.path.as_deref()?).ok()?;
-        let key = format!(
-            "// {} {} {:?} {} {:?} {}\n",
-            architecture(gpu),
-            nvrtc.version,
-            nvrtc.path,
-            file.len(),
-            file.modified().ok()?,
-            toolkit.home.display()
-        );
-        let mut hasher = DefaultHasher::new();
-        key.hash(&mut hasher);
-        let name = format!("trial-{:016x}.ptx", hasher.finish());
-        let folder = match env::var_os("REKINDLE_CACHE") {
-            Some(folder) if folder.is_empty() => return None,
-            Some(folder) => PathBuf::from(folder),
-            None => dirs::cache_dir()?.join("rekindle"),
-        };
-        Some(Self {
-            path: folder.join("cuda").join(name),
-            key,
-        })
-    }
-
-    fn read(&self) -> Option<Vec<u8>> {
-        let text = fs::read(&self.path).ok()?;
-        Some(text.strip_prefix(self.key.as_bytes())?.to_vec())
-    }
-
-    /// Where it cannot be kept, the next start compiles it again.
-    fn write(&self, ptx: &[u8]) {
-        let write = |folder: &Path| {
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
-            file.write_all(self.key.as_bytes())?;
-            file.write_all(ptx)?;
-            file.persist(&self.path).map_err(|error| error.error)
-        };
-        let _ = self.path.parent().map(write);
-    }
 }
 
 /// The architecture that the backend compiles for.
