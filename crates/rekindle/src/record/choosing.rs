@@ -124,7 +124,7 @@ pub(super) fn choose(
             needed: in_use + block.bytes,
         });
     }
-    if !planning.dry_runs {
+    if !planning.options.dry_runs {
         return Ok(());
     }
     let mut taken = Bytes::ZERO;

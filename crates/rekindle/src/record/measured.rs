@@ -86,12 +86,13 @@ impl<A> MeasuredRecording<A> {
             }
             Ok(first)
         };
-        let first = match (prepared(planning), planning.link) {
+        let first = match (prepared(planning), planning.options.link) {
             // Tensors that are fetched from the host need other kernels, so try without a link.
-            (Err(RecordError::Choosing { .. }), Some(_)) => prepared(&Planning {
-                link: None,
-                ..planning.clone()
-            }),
+            (Err(RecordError::Choosing { .. }), Some(_)) => {
+                let mut without = planning.clone();
+                without.options.link = None;
+                prepared(&without)
+            }
             (first, _) => first,
         }?;
         let start = || started(&recording, given.clone());
@@ -194,9 +195,11 @@ fn first_program(
     let budget = planning.budget.or(planning.free).unwrap_or(Bytes::MAX);
     let mut graph = costs.graph(recording, planning.in_use() + costs.beside_tensors());
     graph.fixed_bytes += planning.beside_buffers(&graph);
-    let elsewhere = planning.elsewhere;
+    let elsewhere = planning.options.elsewhere;
     if planning.wanted != Planner::Auto.into()
-        && let Ok(plan) = planning.wanted.plan(&graph, None, elsewhere, planning.link)
+        && let Ok(plan) = planning
+            .wanted
+            .plan(&graph, None, elsewhere, planning.options.link)
         && plan.simulated.repeated + plan.offloaded.len() > 0
         && plan.simulated.peak <= budget
     {
@@ -213,7 +216,7 @@ fn first_program(
     }
     let leanest = smallest_program(&graph, None).map_err(|error| wrong(&error))?;
     let fits = leanest.simulated.peak <= surely;
-    let leanest = match planning.link.filter(|_| !fits) {
+    let leanest = match planning.options.link.filter(|_| !fits) {
         Some(link) => smallest_program(&graph, Some(&link)).map_err(|error| wrong(&error))?,
         None => leanest,
     };

@@ -36,6 +36,39 @@ pub(super) fn without_reserve(budget: Bytes, reserve: f64) -> Bytes {
     Bytes((budget.0 as f64 * (1.0 - reserve)) as u64)
 }
 
+/// What a user decides about a step and all its plans.
+#[derive(Clone)]
+pub(super) struct Options {
+    pub(super) elsewhere: Option<PlanElsewhere>,
+    /// The link to host memory, if tensors may be offloaded.
+    pub(super) link: Option<Link>,
+    pub(super) count: Count,
+    pub(super) input_gradients: bool,
+    /// Whether values are checked.
+    pub(super) check: bool,
+    /// Whether kernels may be chosen by dry runs.
+    pub(super) dry_runs: bool,
+    /// Bytes that will be held while the step runs but are not allocated when it is planned.
+    pub(super) later: Bytes,
+    /// Bytes that will be used temporarily between steps.
+    pub(super) between: Bytes,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            elsewhere: None,
+            link: None,
+            count: Count::default(),
+            input_gradients: false,
+            check: true,
+            dry_runs: false,
+            later: Bytes::ZERO,
+            between: Bytes::ZERO,
+        }
+    }
+}
+
 /// The requirements for a plan.
 #[derive(Clone)]
 pub(super) struct Planning {
@@ -43,22 +76,14 @@ pub(super) struct Planning {
     /// Free memory of the device, used if there is no budget.
     pub(super) free: Option<Bytes>,
     pub(super) wanted: Wanted,
-    pub(super) elsewhere: Option<PlanElsewhere>,
-    /// The link to host memory, if tensors may be offloaded.
-    pub(super) link: Option<Link>,
-    pub(super) count: Count,
-    pub(super) input_gradients: bool,
+    pub(super) options: Options,
     /// When parameters are updated, and the cost of each update.
     pub(super) update: Update,
     pub(super) updates: UpdateCosts,
     /// The costs of both ways, if plans may change `update`.
     pub(super) either: Option<EitherUpdate>,
-    /// Bytes that will be held while the step runs but are not allocated when it is planned.
-    pub(super) later: Bytes,
-    /// What an earlier plan expects to be in use besides the step, `later` included.
+    /// What an earlier plan expects to be in use besides the step, what is held later included.
     pub(super) expected: Option<Bytes>,
-    /// Bytes that will be used temporarily between steps.
-    pub(super) between: Bytes,
     /// Whether ranks share the step.
     pub(super) shared: bool,
     /// Whether steps have run, so that the optimizer's state is in use.
@@ -67,11 +92,8 @@ pub(super) struct Planning {
     pub(super) without_batch: bool,
     pub(super) meter: Arc<dyn Meter>,
     pub(super) device: Device,
-    pub(super) check: bool,
     /// Whether the step runs in the process's own memory, which is read at no cost.
     pub(super) on_host: bool,
-    /// Whether kernels may be chosen by dry runs.
-    pub(super) dry_runs: bool,
     pub(super) comparison: Compared,
     /// What burn's autodiff takes besides, for each operation of a plain step.
     pub(super) autodiff_time: Seconds,
@@ -147,7 +169,7 @@ impl Planning {
 
     /// Whether the budget bounds the bytes that pools reserve.
     pub(super) fn bounds_pools(&self) -> bool {
-        self.count == Count::Reserved && !self.on_host
+        self.options.count == Count::Reserved && !self.on_host
     }
 
     /// Fails if an allocation has failed, or the process would exceed its budget with `more` bytes.

@@ -65,7 +65,7 @@ pub(super) fn planned<A>(
         };
         // A part of what comes later may be in use now.
         let expected = planning.expected.unwrap_or(Bytes::MAX).max(before);
-        let base = (before + planning.later).min(expected) + batch;
+        let base = (before + planning.options.later).min(expected) + batch;
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
@@ -79,7 +79,7 @@ pub(super) fn planned<A>(
             Update::After => measured.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
         };
-        let after = (gradients + optimizer.temp_bytes).max(planning.between);
+        let after = (gradients + optimizer.temp_bytes).max(planning.options.between);
         let between = base + beside + state;
         let updating = between + after;
         // A step that is compared with its recording is so before it runs.
@@ -89,7 +89,7 @@ pub(super) fn planned<A>(
             true => budget - of_plan,
             false => Bytes::ZERO,
         });
-        let how = (planning.elsewhere, planning.link);
+        let how = (planning.options.elsewhere, planning.options.link);
         let (plan, fits) = chosen(&graph, apart, &planning.wanted, within, how)?;
         let plain = simulate(&graph, &plain_order(&graph)?);
         let floor = (!fits).then(|| floor(&measured.recording, &plan, apart));
@@ -101,7 +101,7 @@ pub(super) fn planned<A>(
             planning.budget,
             beside_run,
             operations,
-            planning.link,
+            planning.options.link,
         );
         drop(plain);
         let GraphPlan {
@@ -111,7 +111,7 @@ pub(super) fn planned<A>(
             ..
         } = plan;
         let (spans, timetables) = {
-            let linked = graph.linked(&offloaded, planning.link.as_ref());
+            let linked = graph.linked(&offloaded, planning.options.link.as_ref());
             let linked = linked.map_err(GraphPlanError::from)?;
             let spans = super::staged::stages(&graph).spans(&linked, &program);
             let of =

@@ -16,7 +16,7 @@ use super::{
     given,
     measure::Known,
     optimizer::{self, Trial},
-    options::Planning,
+    options::{Options, Planning},
     places::Place,
     planned::MeasuredRecording,
     planning::planned,
@@ -60,6 +60,11 @@ where
         step,
         recorded: Recording::new(taken, Update::After),
         options: Options::default(),
+        optimizer: None,
+        either: false,
+        meter: None,
+        comparison: Comparison::default(),
+        reducer: None,
     })
 }
 
@@ -70,47 +75,16 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
     pub(super) step: F,
     /// With the auxiliary output on the recording device.
     pub(super) recorded: (Recording, R::Auxiliary),
-    pub(super) options: Options<M>,
+    options: Options,
+    optimizer: Option<MeasureOptimizer<M>>,
+    either: bool,
+    meter: Option<Arc<dyn Meter>>,
+    comparison: Comparison,
+    reducer: Option<Arc<dyn Reducer>>,
 }
 
 /// Measures an optimizer on a model.
 type MeasureOptimizer<M> = Box<dyn Fn(&M, Update, &dyn Meter, Trial) -> UpdateCosts>;
-
-pub(super) struct Options<M> {
-    optimizer: Option<MeasureOptimizer<M>>,
-    either: bool,
-    meter: Option<Arc<dyn Meter>>,
-    input_gradients: bool,
-    check: bool,
-    comparison: Comparison,
-    count: Count,
-    dry_runs: bool,
-    elsewhere: Option<PlanElsewhere>,
-    link: Option<Link>,
-    later: Bytes,
-    between: Bytes,
-    reducer: Option<Arc<dyn Reducer>>,
-}
-
-impl<M> Default for Options<M> {
-    fn default() -> Self {
-        Self {
-            optimizer: None,
-            either: false,
-            meter: None,
-            input_gradients: false,
-            check: true,
-            comparison: Comparison::default(),
-            count: Count::default(),
-            dry_runs: false,
-            elsewhere: None,
-            link: None,
-            later: Bytes::ZERO,
-            between: Bytes::ZERO,
-            reducer: None,
-        }
-    }
-}
 
 impl<M, I, R, F> Recorded<'_, M, I, R, F>
 where
@@ -125,7 +99,7 @@ where
     pub fn with_optimizer<O: Optimizer>(mut self, optimizer: &O) -> Self {
         let with_state = optimizer::with_state(self.model, optimizer);
         let optimizer = optimizer.for_trial();
-        self.options.optimizer = Some(Box::new(move |model, update, meter, trial| {
+        self.optimizer = Some(Box::new(move |model, update, meter, trial| {
             optimizer::measured(model, (&optimizer, &with_state), (update, trial), meter)
         }));
         self
@@ -172,14 +146,14 @@ where
     /// would exceed.
     #[must_use]
     pub fn with_either_update<O: Optimizer>(mut self, optimizer: &O) -> Self {
-        self.options.either = true;
+        self.either = true;
         self.with_update_in_backward(optimizer)
     }
 
     /// Reads memory with this meter. The default is the process's allocator on the CPU backend, and the pools on GPUs.
     #[must_use]
     pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
-        self.options.meter = Some(meter);
+        self.meter = Some(meter);
         self
     }
 
@@ -195,7 +169,7 @@ where
     /// budget of a step on the CPU counts it.
     #[must_use]
     pub fn with_comparison(mut self, how: Comparison) -> Self {
-        self.options.comparison = how;
+        self.comparison = how;
         self
     }
 
@@ -267,7 +241,7 @@ where
     /// optimizer sends. [`Output::exchange`](super::Output::exchange) is the measured time.
     #[must_use]
     pub fn with_reducer(mut self, reducer: impl Reducer + 'static) -> Self {
-        self.options.reducer = Some(Arc::new(reducer));
+        self.reducer = Some(Arc::new(reducer));
         self
     }
 
@@ -403,7 +377,7 @@ where
         planned: (Option<Bytes>, Wanted),
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let reducer = self.options.reducer.take();
+        let reducer = self.reducer.take();
         let shared = reducer.is_some();
         let step = self.planned_alone(measured, planned, shared, progress);
         match reducer {
@@ -421,12 +395,12 @@ where
     ) -> Result<Step<M, I, R, F>, RecordError> {
         self.recorded.0.check_trains()?;
         let device = device_of(self.batch, self.model).ok_or(RecordError::Backend)?;
-        let meter = match &self.options.meter {
+        let meter = match &self.meter {
             Some(meter) => meter.clone(),
             None => own_meter(&device)?,
         };
         let update = self.recorded.0.update;
-        let measure = self.options.optimizer;
+        let measure = self.optimizer;
         let costs = |update, trial| {
             let measure = measure.as_ref();
             measure.map_or_else(UpdateCosts::default, |measure| {
@@ -434,12 +408,12 @@ where
             })
         };
         let updates = costs(update, Trial::Whole);
-        let either = self.options.either.then(|| EitherUpdate {
+        let either = self.either.then(|| EitherUpdate {
             after: costs(Update::After, Trial::Parts),
             in_backward: updates.clone(),
         });
         let on_host = meter.read().reserved_bytes.is_none();
-        let how = self.options.comparison;
+        let how = self.comparison;
         let (comparison, comparison_bytes) = if how == Comparison::Never {
             let time = Duration::ZERO;
             (Compared { how, time }, Bytes::ZERO)
@@ -464,23 +438,16 @@ where
             budget: None,
             free,
             wanted: wanted.clone(),
-            elsewhere: self.options.elsewhere,
-            link: self.options.link,
-            later: self.options.later,
+            options: self.options,
             expected: None,
-            between: self.options.between,
             shared,
             updated: false,
             without_batch: false,
-            count: self.options.count,
-            dry_runs: self.options.dry_runs,
-            input_gradients: self.options.input_gradients,
             update,
             updates,
             either,
             on_host,
             meter,
-            check: self.options.check,
             autodiff_time: match on_host {
                 true => autodiff_time::per_operation(&device),
                 false => Seconds(0.0),

@@ -158,7 +158,7 @@ where
             let started = started.map_err(RecordError::Device).flatten();
             let (mut interpreter, returned) = started?;
             let mut lent = Lent::take(model, recording);
-            let check = self.planning.check;
+            let check = self.planning.options.check;
             let (done, seen) = self.read(&current, |readings| {
                 let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
                     if check {
@@ -237,7 +237,7 @@ where
         recording: &Recording,
     ) -> Result<Done, RecordError> {
         let done = done?;
-        if self.planning.check {
+        if self.planning.options.check {
             done.check(recording)?;
         }
         Ok(done)
@@ -321,7 +321,7 @@ where
 
     /// Sets whether values are checked: see [`with_finite_check`](super::Recorded::with_finite_check).
     pub fn set_finite_check(&mut self, on: bool) {
-        self.planning.check = on;
+        self.planning.options.check = on;
     }
 
     /// The plan of the last step, or of the first if none ran, in terms of the model's stages.

@@ -12,7 +12,7 @@ use crate::{
         bridge::{self, Taken},
         given::{given, shapes},
         measure::Known,
-        options::{Planning, without_reserve},
+        options::{Options, Planning, without_reserve},
         places::Place,
         planned::{MeasuredRecording, PlannedRecording},
         planning::planned,
@@ -171,7 +171,7 @@ where
 
     /// From the next plan on, tensors may be offloaded over this link, or with `None` none are.
     pub fn set_link(&mut self, link: Option<Link>) {
-        self.planning.link = link;
+        self.planning.options.link = link;
     }
 
     /// From the next plan on, each rank updates its own parameters and keeps their state, or, with `None`, all
@@ -216,7 +216,7 @@ where
                 meter.start_interval();
                 before = meter.read().in_use_bytes;
             }
-            let input_gradients = self.planning.input_gradients;
+            let input_gradients = self.planning.options.input_gradients;
             Some(bridge::take(
                 model,
                 &places,
@@ -263,7 +263,10 @@ where
                     }
                     let later = state.new_bytes(&self.planning, &recorded.0)?;
                     let planning = Planning {
-                        later: self.planning.later + later,
+                        options: Options {
+                            later: self.planning.options.later + later,
+                            ..self.planning.options.clone()
+                        },
                         expected: planning().expected.map(|bytes| bytes + later),
                         ..planning()
                     };
