@@ -2,19 +2,18 @@
 
 mod largest;
 
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::{cell::RefCell, rc::Rc};
 
 use super::{
     loss::{Correct, TargetTensor},
     optimizer::AnyOptimizer,
-    tracker::Tracker,
     train_error::TrainError,
 };
 use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{Device, Tensor};
 use largest::LargestNeeds;
 use rekindle::{
-    record::{Output, RecordError, Step, Update, action},
+    record::{Output, RecordError, SpanChange, Step, Update},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -64,7 +63,6 @@ pub(super) struct Engine {
     largest: LargestNeeds,
     /// Whether the next step is traced.
     traced: bool,
-    tracker: Option<Arc<Tracker>>,
 }
 
 impl Engine {
@@ -75,7 +73,6 @@ impl Engine {
             step,
             largest,
             traced: false,
-            tracker: None,
         }
     }
 
@@ -113,7 +110,7 @@ impl Engine {
         })
     }
 
-    /// Runs the step with its seed, and reports every span if it is traced or tracked.
+    /// Runs the step with its seed, and reads memory after every span if it is traced.
     fn seeded(
         &self,
         seed: StepSeed,
@@ -123,14 +120,9 @@ impl Engine {
             Option<&mut dyn FnMut(&Span)>,
         ) -> Result<PartOutput, RecordError>,
     ) -> Result<PartOutput, TrainError> {
-        let mut watch = |span: &Span| {
-            if let Some(tracker) = &self.tracker {
-                tracker.done(action(span));
-            }
-        };
-        let watched = self.traced || self.tracker.is_some();
+        let mut watch = |_: &Span| ();
         device.seed(seed.before());
-        let part = run(&self.step.borrow(), watched.then_some(&mut watch))?;
+        let part = run(&self.step.borrow(), self.traced.then_some(&mut watch))?;
         device.seed(seed.after());
         Ok(part)
     }
@@ -140,9 +132,9 @@ impl Engine {
         self.traced = on;
     }
 
-    /// Reports every action of the next step to a tracker.
-    pub(super) fn track(&mut self, by: Option<Arc<Tracker>>) {
-        self.tracker = by;
+    /// The tensors that each span of the last step made and freed, and those that went with its update.
+    pub(super) fn changes(&self) -> Vec<SpanChange> {
+        self.step.borrow().changes()
     }
 
     /// Switches to the plan without recomputing.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rekindle_plan::Bytes;
 
-use super::{FailedAllocation, MemoryReading, Meter, PeakMemory, Phase};
+use super::{FailedAllocation, MemoryReading, Meter, PeakMemory};
 
 /// One of two readers, each with its own interval.
 pub(crate) struct Half {
@@ -63,10 +63,6 @@ impl Meter for Half {
 
     fn sample(&self) -> Bytes {
         self.meter.sample()
-    }
-
-    fn end_phase(&self, phase: Option<Phase>) {
-        self.meter.end_phase(phase);
     }
 }
 

@@ -34,7 +34,6 @@ impl<'a> PhaseRecorder<'a> {
     #[must_use]
     pub fn start(meter: Option<&'a dyn Meter>) -> Self {
         if let Some(meter) = meter {
-            meter.end_phase(None);
             meter.start_interval();
         }
         Self {
@@ -53,7 +52,6 @@ impl<'a> PhaseRecorder<'a> {
                 seconds_s: self.started.elapsed().as_secs_f64(),
                 memory,
             });
-            meter.end_phase(Some(phase));
             meter.start_interval();
             self.started = Instant::now();
         }
