@@ -293,7 +293,7 @@ impl Observer for Progress {
 
     fn grows(&mut self, growth: &MemoryGrowth) {
         self.line(&format!(
-            "warning: memory grows: {growth}; stop and `--resume` the run before it runs out"
+            "warning: memory grows: {growth}. Stop the run and `--resume` it: a new process starts without it"
         ));
     }
 
