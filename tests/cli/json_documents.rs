@@ -130,7 +130,7 @@ fn command(folder: &Path) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The moments of a track: all lines but the first, which tells their format.
+/// The passes of a track: all lines but the first, which tells their format.
 fn tracked(path: &str) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("a track");
     let lines = text.lines().map(serde_json::from_str::<Value>);

@@ -12,21 +12,19 @@
 //!
 //! The requested bytes ([`Layout::size`]) are counted, over all threads of the process, without the system allocator's
 //! rounding and free lists. Growing a block in place counts only the difference. Each allocation costs three atomic
-//! operations. On request blocks are also counted by size: [`start_census`].
+//! operations.
 //!
 //! glibc's allocator is configured to keep freed blocks of up to 32 MiB for later allocations. Otherwise it would
 //! return memory to the system and request it again, page by page, several times in a training step with a tight
 //! budget.
 //!
-//! Files: `census.rs` counts blocks by size, `reserve.rs` keeps memory for an allocation that fails, `keep.rs` sets glibc's
-//! allocator up, `gather.rs` has threads hold at once what they hold
-//! at once at worst.
+//! Files: `reserve.rs` keeps memory for an allocation that fails, `keep.rs` sets glibc's allocator up, `gather.rs` has
+//! threads hold at once what they hold at once at worst.
 //!
 //! `unsafe` is what the trait it implements demands; beside it only `rekindle-cuda`, which calls the driver, has any.
 
 #![deny(missing_docs)]
 
-mod census;
 mod gather;
 mod keep;
 mod reserve;
@@ -39,10 +37,6 @@ use std::{
     },
 };
 
-pub use census::{
-    INTERVALS, SIZES, SizeCount, census, end_interval, interval, kept, next_interval, start_census,
-    stop_census,
-};
 pub use gather::gather_threads;
 pub use reserve::{Failure, drop_reserve, failure, keep_reserve, set_limit};
 
@@ -149,7 +143,6 @@ unsafe impl GlobalAlloc for CountingAllocator {
         let pointer = obtained(layout.size(), || unsafe { System.alloc(layout) });
         if !pointer.is_null() {
             grow(layout.size());
-            census::born(pointer, layout.size());
             gather::allocated(layout.size());
         }
         pointer
@@ -159,30 +152,24 @@ unsafe impl GlobalAlloc for CountingAllocator {
         let pointer = obtained(layout.size(), || unsafe { System.alloc_zeroed(layout) });
         if !pointer.is_null() {
             grow(layout.size());
-            census::born(pointer, layout.size());
             gather::allocated(layout.size());
         }
         pointer
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // Before the system can reuse the address.
-        census::dies(pointer, layout.size());
         unsafe { System.dealloc(pointer, layout) };
         shrink(layout.size());
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        census::dies(pointer, layout.size());
         let more = new_size.saturating_sub(layout.size());
         let moved = obtained(more, || unsafe {
             System.realloc(pointer, layout, new_size)
         });
         if moved.is_null() {
-            census::born(pointer, layout.size());
             return moved;
         }
-        census::born(moved, new_size);
         if new_size >= layout.size() {
             grow(new_size - layout.size());
             gather::allocated(new_size);

@@ -5,7 +5,7 @@ use std::fs;
 use rekindle_plan::{Chain, chain::FORMAT as CHAIN_FORMAT};
 use rekindle_train::{
     record::{RUN_FORMAT, RunRecord},
-    tracker::{TRACK_FORMAT, TrackedMoment},
+    tracker::{TRACK_FORMAT, TrackedPass},
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ impl Document {
             Self::written::<ErrorDocument>(ERROR_FORMAT),
             Self::written::<plan::Frontier>(plan::FRONTIER_FORMAT),
             Self::written::<RunRecord>(RUN_FORMAT),
-            Self::written::<TrackedMoment>(TRACK_FORMAT),
+            Self::written::<TrackedPass>(TRACK_FORMAT),
             Self::written::<verify::VerifyRecord>(verify::VERIFY_FORMAT),
             Self::written::<Started>(COMMAND_FORMAT),
             Self::written::<report::Document>(report::REPORT_FORMAT),

@@ -15,7 +15,7 @@ use rekindle_train::{
     run_dir::{Notice, RunFile},
     session::{MemoryNow, Observer, Planned, PlannedAgain},
     settings::OnNonFinite,
-    tracker::TrackedMoment,
+    tracker::TrackedPass,
 };
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     failure::{Failure, Outcome},
     started::Started,
     stop, terminal,
-    track::TrackFiles,
+    track::TrackFile,
 };
 
 /// A run's message on a signal.
@@ -42,7 +42,7 @@ pub struct Progress {
     stepped: bool,
     /// Steps that were not finite.
     nonfinite: usize,
-    track: Option<TrackFiles>,
+    track: Option<TrackFile>,
     /// The run's command line and its folder, until it is written there.
     kept: Option<(Started, PathBuf)>,
     keeping: Outcome,
@@ -74,8 +74,8 @@ impl Progress {
         Self { kept, ..self }
     }
 
-    /// Writes allocations and frees to these files.
-    pub fn tracking(self, track: Option<TrackFiles>) -> Self {
+    /// Writes the first steps' passes to this file.
+    pub fn tracking(self, track: Option<TrackFile>) -> Self {
         Self { track, ..self }
     }
 
@@ -161,9 +161,9 @@ pub fn style(template: &str) -> ProgressStyle {
 }
 
 impl Observer for Progress {
-    fn tracked(&mut self, moments: &[TrackedMoment]) {
+    fn tracked(&mut self, passes: &[TrackedPass]) {
         if let Some(track) = &mut self.track {
-            track.step(moments);
+            track.step(passes);
         }
     }
 
@@ -292,7 +292,9 @@ impl Observer for Progress {
     }
 
     fn grows(&mut self, growth: &MemoryGrowth) {
-        self.line(&format!("warning: memory grows: {growth}"));
+        self.line(&format!(
+            "warning: memory grows: {growth}. Stop the run and `--resume` it: a new process starts without it"
+        ));
     }
 
     fn snapshot_withheld(&mut self, step: usize, what: &str) {

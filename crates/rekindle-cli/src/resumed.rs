@@ -1,6 +1,6 @@
 //! What a run that is resumed continues with.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Parser;
 use serde_json::Value;
@@ -12,12 +12,6 @@ use crate::{
     failure::Failure,
     started::{FILE, Started},
 };
-
-/// The file of what a run's steps allocate and free, if it has one.
-pub fn track(started: &Started, folder: &Path) -> Option<PathBuf> {
-    let args = arguments(started.clone(), folder).ok()?;
-    args.track.filter(|path| path.exists())
-}
 
 /// The arguments, paths made independent of where this process runs.
 fn arguments(started: Started, folder: &Path) -> Result<TrainArgs, Failure> {
@@ -38,7 +32,6 @@ fn arguments(started: Started, folder: &Path) -> Result<TrainArgs, Failure> {
         &mut args.replace.data_dir,
         &mut args.plan,
         &mut args.weights,
-        &mut args.track,
     ];
     for path in paths.into_iter().flatten() {
         *path = started.directory.join(&*path);

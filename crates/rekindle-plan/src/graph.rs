@@ -23,7 +23,7 @@
 //! | `search.rs`, `ladder.rs` | the graph planner: many walks, at the budget and a few smaller ones |
 //! | `exact.rs` | small graphs: the optimum |
 //! | `smallest.rs` | the program with the smallest peak |
-//! | `spans.rs` | a program in terms of stages |
+//! | `spans.rs` | a program in terms of stages, and the tensors that each pass makes and frees |
 //! | `updates.rs` | parameter updates inside the backward pass: when each may run |
 //! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks while a program runs, and the time added by that |
 //! | `link.rs` | [`Link`]: offloading to host memory, and its cost |
@@ -91,7 +91,7 @@ pub use link::{Link, OnDevice, Rate};
 pub use plan::{GraphPlan, plan_graph, smallest_program};
 pub use program::{Program, ProgramError};
 pub use simulator::{Moment, Simulated, simulate, simulate_watched};
-pub use spans::{Span, SpanPass, held};
+pub use spans::{Change, Span, SpanPass, changes, held};
 pub use stages::{Crossing, Stages};
 pub use step::{Graph, Operation, OperationId, Tensor, TensorId, Transfer};
 pub use validate::GraphError;

@@ -2,23 +2,22 @@
 
 mod largest;
 
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::{cell::RefCell, rc::Rc};
 
 use super::{
     loss::{Correct, TargetTensor},
     optimizer::AnyOptimizer,
-    tracker::Tracker,
     train_error::TrainError,
 };
 use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{Device, Tensor};
 use largest::LargestNeeds;
 use rekindle::{
-    record::{Output, RecordError, Step, Update, action},
+    record::{Output, RecordError, SpanChange, Step, Update},
     seed::StepSeed,
     sequential::Sequential,
 };
-use rekindle_plan::{Bytes, Chain, Planner, graph::Span};
+use rekindle_plan::{Bytes, Chain, Planner};
 
 /// A batch, or a part of one, as input of a step; last is the scale of its loss, if any.
 pub(super) type StepBatch = (Value, TargetTensor, Option<Tensor<1>>);
@@ -62,21 +61,13 @@ pub(super) fn loss(
 pub(super) struct Engine {
     step: Rc<RefCell<RecordedStep>>,
     largest: LargestNeeds,
-    /// Whether the next step is traced.
-    traced: bool,
-    tracker: Option<Arc<Tracker>>,
 }
 
 impl Engine {
     /// Runs a step whose stages have the costs of `chain`.
     pub(super) fn new(step: Rc<RefCell<RecordedStep>>, chain: &Chain) -> Self {
         let largest = LargestNeeds::of(chain, &step.borrow().optimizer_cost());
-        Self {
-            step,
-            largest,
-            traced: false,
-            tracker: None,
-        }
+        Self { step, largest }
     }
 
     /// When parameters are updated.
@@ -92,10 +83,7 @@ impl Engine {
         seed: StepSeed,
         device: &Device,
     ) -> Result<PartOutput, TrainError> {
-        self.seeded(seed, device, |step, watch| match watch {
-            Some(watch) => step.run_watched(model, batch, watch),
-            None => step.run(model, batch),
-        })
+        self.seeded(seed, device, |step| step.run(model, batch))
     }
 
     /// Like [`run`](Self::run), for a whole batch, with parameters updated in the backward pass.
@@ -107,42 +95,32 @@ impl Engine {
         (rate, optimizer): (f64, &mut AnyOptimizer),
         device: &Device,
     ) -> Result<PartOutput, TrainError> {
-        self.seeded(seed, device, |step, watch| match watch {
-            Some(watch) => step.run_updating_watched(model, batch, rate, optimizer, watch),
-            None => step.run_updating(model, batch, rate, optimizer),
+        self.seeded(seed, device, |step| {
+            step.run_updating(model, batch, rate, optimizer)
         })
     }
 
-    /// Runs the step with its seed, and reports every span if it is traced or tracked.
+    /// Runs the step with its seed.
     fn seeded(
         &self,
         seed: StepSeed,
         device: &Device,
-        run: impl FnOnce(
-            &RecordedStep,
-            Option<&mut dyn FnMut(&Span)>,
-        ) -> Result<PartOutput, RecordError>,
+        run: impl FnOnce(&RecordedStep) -> Result<PartOutput, RecordError>,
     ) -> Result<PartOutput, TrainError> {
-        let mut watch = |span: &Span| {
-            if let Some(tracker) = &self.tracker {
-                tracker.done(action(span));
-            }
-        };
-        let watched = self.traced || self.tracker.is_some();
         device.seed(seed.before());
-        let part = run(&self.step.borrow(), watched.then_some(&mut watch))?;
+        let part = run(&self.step.borrow())?;
         device.seed(seed.after());
         Ok(part)
     }
 
-    /// Whether the next step is traced.
-    pub(super) fn trace(&mut self, on: bool) {
-        self.traced = on;
+    /// Whether the next step is traced: memory is read after every span.
+    pub(super) fn trace(&self, on: bool) {
+        self.step.borrow_mut().set_watched(on);
     }
 
-    /// Reports every action of the next step to a tracker.
-    pub(super) fn track(&mut self, by: Option<Arc<Tracker>>) {
-        self.tracker = by;
+    /// The tensors that each span of the last step made and freed, and those that went with its update.
+    pub(super) fn changes(&self) -> Vec<SpanChange> {
+        self.step.borrow().changes()
     }
 
     /// Switches to the plan without recomputing.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{optimizer_state::StatePlan, settings::TrainSettings, timeline::Timeline};
 use crate::model::spec::ModelSpec;
 use rekindle::{
-    meter::{Count, Leftover, PhaseReading},
+    meter::{Count, PhaseReading},
     record::{Offload, StepExchange, Update},
 };
 
@@ -45,44 +45,30 @@ pub struct PhasedStep {
     pub phases: Vec<PhaseReading>,
 }
 
-/// Memory that every step leaves behind, as long as a run goes on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Memory in use that grew with the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryGrowth {
-    /// The last of the steps that were examined: three on the CPU, 16 on a GPU.
+    /// The tenth step since the start, or since the run was resumed: everything that is made once is there.
+    pub first_step: usize,
+    /// Bytes in use after it.
+    pub first_bytes: Bytes,
+    /// The step at which the growth was noticed.
     pub last_step: usize,
-    /// Bytes that each step adds.
-    #[serde(default)]
-    pub step_bytes: Bytes,
-    /// What stays behind by phase, the most first. Empty on a GPU where memory has grown from the first steps on and the
-    /// simulator errs by as much.
-    pub left: Vec<Leftover>,
+    /// Bytes in use after it.
+    pub last_bytes: Bytes,
 }
 
 impl fmt::Display for MemoryGrowth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            first_step,
+            first_bytes,
             last_step,
-            step_bytes,
-            left,
+            last_bytes,
         } = self;
-        if left.is_empty() {
-            return write!(
-                f,
-                "up to step {last_step} each step leaves behind {step_bytes} in a phase that is not known"
-            );
-        }
-        let phases = left.iter().map(|left| {
-            let where_from = left.phase.map_or(
-                "outside of phases (data, evaluations, files)".into(),
-                |phase| format!("in phase `{}`", phase.name()),
-            );
-            format!("{} {where_from}", left.step_bytes)
-        });
-        let phases: Vec<String> = phases.collect();
         write!(
             f,
-            "up to step {last_step} each step leaves behind {}",
-            phases.join(", ")
+            "{first_bytes} in use after step {first_step}, {last_bytes} after step {last_step}"
         )
     }
 }
@@ -279,11 +265,10 @@ pub struct RunRecord {
     pub best_evaluation: Option<EvalRecord>,
     /// Memory by phase of the first three steps and the last.
     pub phases: Vec<PhasedStep>,
-    /// Memory that every step leaves behind. It is searched for when 64 KiB more are in use than after the first steps,
-    /// and each time this has doubled; `null` where none was found.
-    #[serde(default)]
+    /// Memory in use that grew with the steps: in each of five times ten steps its least was higher than ever before, and by
+    /// more than 64 KiB in all; `null` where that was not so.
     pub growth: Option<MemoryGrowth>,
-    /// One step, action by action; `null` of a run on the processor without a folder.
+    /// One step, action by action; `null` of a run without a folder.
     pub timeline: Option<Timeline>,
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rekindle_plan::{
     Action, Bytes, OptimizerCost, Parts, Seconds,
-    graph::{SpanPass, Transfer},
+    graph::{Span, SpanPass, Transfer},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -104,6 +104,20 @@ pub enum Pass {
     Fetch,
 }
 
+impl Pass {
+    /// What a span of a program is there for.
+    pub(crate) fn of(span: &Span) -> Self {
+        match (span.transfer, span.pass) {
+            (Some(Transfer::Offload), _) => Self::Offload,
+            (Some(Transfer::Fetch), _) => Self::Fetch,
+            (None, SpanPass::Forward) => Self::Forward,
+            (None, SpanPass::Recompute) => Self::Recompute,
+            (None, SpanPass::Loss) => Self::Loss,
+            (None, SpanPass::Backward) => Self::Backward,
+        }
+    }
+}
+
 /// A plan's prediction for each action of its step. It is kept for the run's record, because computing it again from
 /// the step would take more memory than the record.
 #[derive(Debug, Clone, Default)]
@@ -140,14 +154,7 @@ impl Prediction {
         let spans = plan.spans.iter().zip(&plan.held);
         let spans = spans.map(|(span, held)| PredictedAction {
             action: action(span),
-            pass: match (span.transfer, span.pass) {
-                (Some(Transfer::Offload), _) => Pass::Offload,
-                (Some(Transfer::Fetch), _) => Pass::Fetch,
-                (None, SpanPass::Forward) => Pass::Forward,
-                (None, SpanPass::Recompute) => Pass::Recompute,
-                (None, SpanPass::Loss) => Pass::Loss,
-                (None, SpanPass::Backward) => Pass::Backward,
-            },
+            pass: Pass::of(span),
             at_peak: live(held.at_peak),
             after: live(held.after).total(),
         });
@@ -219,10 +226,7 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use rekindle::meter::MemoryReading;
-    use rekindle_plan::{
-        Chain, StageId,
-        graph::{Moment, Span},
-    };
+    use rekindle_plan::{Chain, StageId, graph::Moment};
 
     use super::*;
 

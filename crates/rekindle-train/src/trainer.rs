@@ -23,7 +23,7 @@ use rekindle::{
     sequential::Sequential,
     statistics::{Before, Statistics},
 };
-use rekindle_plan::{Action, Bytes, Seconds};
+use rekindle_plan::{Bytes, Seconds};
 
 use self::{bound::Bound, parts::Parts};
 use crate::{
@@ -41,7 +41,6 @@ use crate::{
     record::StepRecord,
     settings::{OnNonFinite, TrainSettings},
     shortage::Shortage,
-    tracker::{TrackedMoment, Tracker},
     train_error::TrainError,
 };
 pub(crate) use device_batch::step_batch;
@@ -56,7 +55,6 @@ pub(super) struct Trainer {
     meter: Arc<dyn Meter>,
     device: Device,
     steps_done: usize,
-    tracker: Option<Arc<Tracker>>,
     statistics: Statistics,
     bound: Bound,
     ranks: Ranks,
@@ -73,8 +71,6 @@ pub(super) struct StepReport {
     /// Measurements of the exchange, if [ranks](crate::ranks) share the step: the sum over all parts, with the network
     /// operations of the last.
     pub(super) exchange: Option<ExchangeReading>,
-    /// Blocks allocated and freed, if the step was tracked.
-    pub(super) moments: Vec<TrackedMoment>,
     /// Values of the step that are not finite, if the settings continue anyway.
     pub(super) nonfinite: Option<NonFinite>,
     /// A shortage in an update, which cannot be undone and used the reserve.
@@ -109,7 +105,6 @@ impl Trainer {
             meter,
             device,
             steps_done: 0,
-            tracker: None,
             bound: Bound::default(),
             ranks: Ranks::default(),
         })
@@ -179,12 +174,6 @@ impl Trainer {
         self.engine.trace(true);
     }
 
-    /// Records in the next step the blocks allocated and freed, action by action.
-    pub(super) fn track_next_step(&mut self, tracker: Arc<Tracker>) {
-        self.engine.track(Some(Arc::clone(&tracker)));
-        self.tracker = Some(tracker);
-    }
-
     /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
     pub(super) fn not_finite(&self) -> Result<Option<String>, TrainError> {
         if let Some(path) = finite::first_value(&self.model())? {
@@ -206,9 +195,6 @@ impl Trainer {
         parts: impl ExactSizeIterator<Item = Batch>,
     ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
-        if let Some(tracker) = &self.tracker {
-            tracker.start(self.steps_done + 1);
-        }
         let before = self.statistics.before(&self.model);
         let (done, steps) = (self.steps_done, self.settings.steps);
         let rate = self.settings.learning_rate.at(done, steps);
@@ -259,11 +245,6 @@ impl Trainer {
             self.optimizer.scaler.updated();
         }
         after.end(Phase::Optimizer);
-        let moments = self.tracker.take().map_or(Vec::new(), |tracker| {
-            self.engine.track(None);
-            tracker.done(Action::Optimize);
-            tracker.end()
-        });
 
         self.steps_done += 1;
         self.bound.settled = true;
@@ -286,7 +267,6 @@ impl Trainer {
             phases: parts.phases,
             spans: parts.spans,
             exchange: parts.exchange,
-            moments,
             nonfinite,
             short,
         })
@@ -375,8 +355,6 @@ impl Trainer {
     /// Undoes a step that has begun.
     fn abandon(&mut self, before: Before) {
         self.engine.trace(false);
-        self.engine.track(None);
-        self.tracker = None;
         self.model = before.put_back(self.take_model());
         // The step's nodes in burn's graph would only be freed by the next backward pass.
         free_dead_nodes(&self.device);

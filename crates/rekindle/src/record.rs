@@ -106,6 +106,7 @@
 //! | `host.rs` | tensors offloaded to host memory, and [`measured_link`] |
 //! | `given.rs`, `output.rs` | the step's inputs and outputs |
 //! | `staged.rs` | the plan in terms of the model's stages |
+//! | `changes.rs` | the tensors that each pass of a stage makes and frees |
 //! | `recorded.rs`, `options.rs`, `wanted.rs` | [`Recorded`]: options of a recorded step, and which plan is wanted |
 //! | `planning.rs` | from a budget to a plan |
 //! | `measured.rs`, `planned.rs` | a recording that is measured, and one that is ready to run |
@@ -135,6 +136,7 @@ mod agreement;
 mod autodiff_time;
 mod bridge;
 mod buckets;
+mod changes;
 mod choosing;
 mod comparison;
 mod error;
@@ -177,6 +179,7 @@ mod update_costs;
 mod wanted;
 
 pub(crate) use bridge::{marking, merge_recorded};
+pub use changes::{AlikeTensors, SpanChange};
 pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, LayerEstimate, estimate, estimate_with};

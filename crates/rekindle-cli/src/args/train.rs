@@ -39,7 +39,7 @@ pub struct TrainArgs {
     pub seed: Option<u64>,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Write the allocations and frees of each action in the first three steps to FILE (JSON lines), and as text next to it
+    /// Write the tensors that each pass of the first three steps makes and frees to FILE (JSON lines)
     #[arg(long, value_name = "FILE", help_heading = "Output and checks")]
     pub track: Option<PathBuf>,
     /// What to do if a loss or gradient is not finite: stop (the default), skip the update, or continue

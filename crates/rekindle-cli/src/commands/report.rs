@@ -12,9 +12,9 @@ use serde::Serialize;
 use crate::{
     args::ReportArgs,
     failure::{Failure, Outcome},
-    output, plot, report, resumed,
+    output, plot, report,
     started::Started,
-    sweep, track,
+    sweep,
 };
 
 /// Format tag of [`Document`].
@@ -121,12 +121,8 @@ fn runs_page(folders: &[PathBuf], args: &ReportArgs) -> Result<String, Failure> 
         ([(_, record)], [folder]) => {
             // Runs of a sweep have no such file.
             let started = Started::read(folder).ok();
-            let track = started
-                .as_ref()
-                .and_then(|started| resumed::track(started, folder));
-            let moments = track.map_or(Ok(Vec::new()), |path| track::read(&path))?;
             let (steps, evaluations) = (read_steps(folder)?, read_evaluations(folder)?);
-            report::run::run(record, &steps, &evaluations, started.as_ref(), &moments)
+            report::run::run(record, &steps, &evaluations, started.as_ref())
         }
         (runs, folders) => {
             // Runs of a sweep have no such file.

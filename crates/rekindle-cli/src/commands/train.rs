@@ -30,7 +30,7 @@ use crate::{
     ranks, resumed,
     started::Started,
     summary, terminal,
-    track::TrackFiles,
+    track::TrackFile,
 };
 
 /// Trains.
@@ -54,7 +54,7 @@ struct Asked {
     schedule: ScheduleRequest,
     host: Option<Bytes>,
     data: Split,
-    track: Option<TrackFiles>,
+    track: Option<TrackFile>,
     /// The message about a config's budget that arguments override.
     out_of_force: Option<String>,
 }
@@ -80,7 +80,7 @@ impl Asked {
         let schedule = request(&config.run, &device)?;
         let data = config.open_data()?;
         let track = match args.track.as_deref().filter(|_| ranks.rank() == 0) {
-            Some(path) => Some(TrackFiles::create(path)?),
+            Some(path) => Some(TrackFile::create(path)?),
             None => None,
         };
         let host = match config.run.budget.is_some() || config.run.plan.is_some() {

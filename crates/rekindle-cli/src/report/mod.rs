@@ -6,7 +6,6 @@
 //! | [`comparison`] | the page of several runs |
 //! | [`sweep`] | the page of a sweep |
 //! | [`trace`](mod@trace) | a run's timeline for trace viewers |
-//! | [`track`](mod@track) | allocations and frees of a run's first steps |
 //!
 //! Every number comes from a [`RunRecord`], or from a sweep's record, and its exact value is available in the page.
 
@@ -14,7 +13,6 @@ pub mod comparison;
 pub mod run;
 pub mod sweep;
 pub mod trace;
-mod track;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

@@ -6,10 +6,9 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec},
     record::{EvalRecord, RunRecord, StageRecord, StepRecord},
     settings::TrainSettings,
-    tracker::TrackedMoment,
 };
 
-use super::{command, figure, page, prose, track::track};
+use super::{command, figure, page, prose};
 use crate::{
     estimate::describe,
     failure::Failure,
@@ -25,7 +24,6 @@ pub fn run(
     steps: &[StepRecord],
     evaluations: &[EvalRecord],
     started: Option<&Started>,
-    moments: &[TrackedMoment],
 ) -> Result<String, Failure> {
     let title = super::name(record);
     let body = html! {
@@ -44,7 +42,6 @@ pub fn run(
         h2 { "Memory by phase" }
         (summary::phases::table(record, true).html())
         ul { @for sentence in summary::phases::sentences(record, true) { li { (prose(&sentence)) } } }
-        @if !moments.is_empty() { (track(moments)) }
         h2 { "Plan" }
         (plan(record))
         h2 { "Training" }

@@ -206,6 +206,9 @@ fn idle_pools(record: &RunRecord) -> Option<String> {
 
 /// Whether memory grows from step to step.
 fn growth(record: &RunRecord) -> Option<String> {
+    if let Some(growth) = &record.growth {
+        return Some(format!("Memory grows: {growth}."));
+    }
     let last = record.phases.last()?;
     let earlier = record.phases.iter().rfind(|step| step.step < last.step)?;
     // From the second step on all state is there.
@@ -217,16 +220,14 @@ fn growth(record: &RunRecord) -> Option<String> {
         after(last, Phase::Optimizer)?,
     );
     let (from, to) = (earlier.step, last.step);
-    let left = record.growth.as_ref();
-    Some(if left.is_none() && alike(before, now) {
+    Some(if alike(before, now) {
         format!(
             "Memory does not grow: {before} are in use after step {from}, {now} after step {to}."
         )
     } else if now > before {
         let a_step = Bytes((now - before).0 / (to - from) as u64);
-        let left = left.map_or(String::new(), |left| format!(" ({left})"));
         format!(
-            "Memory grows: {before} are in use after step {from}, {now} after step {to}, {a_step} more a step{left}."
+            "Memory grows: {before} are in use after step {from}, {now} after step {to}, {a_step} more a step."
         )
     } else {
         format!("Memory shrank: {before} are in use after step {from}, {now} after step {to}.")

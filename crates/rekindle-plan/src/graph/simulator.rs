@@ -56,6 +56,8 @@ type Part = fn(&mut Parts) -> &mut Bytes;
 
 #[derive(Clone, Copy)]
 struct Storage {
+    /// The tensor that it was made for, or the last one that took it over.
+    tensor: TensorId,
     bytes: Bytes,
     /// Its bytes of host memory.
     host_bytes: Bytes,
@@ -65,7 +67,7 @@ struct Storage {
 }
 
 /// Where the live tensors are stored.
-struct Memory<'a> {
+pub(super) struct Memory<'a> {
     graph: &'a Graph,
     /// The storage of each live tensor.
     of: Vec<Option<usize>>,
@@ -84,13 +86,14 @@ struct Memory<'a> {
 const GIVEN: usize = 0;
 
 impl<'a> Memory<'a> {
-    fn new(graph: &'a Graph) -> Memory<'a> {
+    pub(super) fn new(graph: &'a Graph) -> Memory<'a> {
         let given = |tensor: &Tensor| tensor.given.then_some(GIVEN);
         Memory {
             graph,
             of: graph.tensors.iter().map(given).collect(),
             // One live tensor more than can ever be released.
             storages: vec![Storage {
+                tensor: TensorId::default(),
                 bytes: Bytes::ZERO,
                 host_bytes: Bytes::ZERO,
                 live: usize::MAX / 2,
@@ -130,13 +133,14 @@ impl<'a> Memory<'a> {
         self.of[tensor.index()] = Some(storage);
     }
 
-    fn release(&mut self, tensor: TensorId) {
+    pub(super) fn release(&mut self, tensor: TensorId) {
         if let Some(storage) = self.of[tensor.index()].take() {
             let Storage {
                 bytes,
                 host_bytes,
                 live,
                 part,
+                ..
             } = &mut self.storages[storage];
             *live -= 1;
             if *live == 0 {
@@ -162,7 +166,14 @@ impl<'a> Memory<'a> {
         allowed.then_some(storage)
     }
 
-    fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
+    /// Each storage in use, with its tensor; given tensors and those of no bytes are left out.
+    pub(super) fn held(&self) -> impl Iterator<Item = (usize, TensorId)> {
+        let storages = self.storages.iter().enumerate().skip(GIVEN + 1);
+        let held = storages.filter(|(_, one)| one.live > 0 && !one.bytes.is_zero());
+        held.map(|(place, one)| (place, one.tensor))
+    }
+
+    pub(super) fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
         self.backward |= operation.backward && operation.transfer.is_none();
         if operation.view {
             let base = operation
@@ -182,7 +193,9 @@ impl<'a> Memory<'a> {
             } = *self.graph.tensor(output);
             let storage = match taken.take() {
                 Some(storage) => {
-                    let before = std::mem::replace(&mut self.storages[storage].part, part);
+                    let reused = &mut self.storages[storage];
+                    reused.tensor = output;
+                    let before = std::mem::replace(&mut reused.part, part);
                     *before(&mut self.parts) -= bytes;
                     storage
                 }
@@ -190,6 +203,7 @@ impl<'a> Memory<'a> {
                     self.resident += bytes;
                     self.on_host += host_bytes;
                     self.storages.push(Storage {
+                        tensor: output,
                         bytes,
                         host_bytes,
                         live: 0,

@@ -1,12 +1,12 @@
 //! A program in terms of stages: which pass of which stage runs when, and the memory held.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
-use super::simulator::{Moment, simulate_watched};
+use super::simulator::{Memory, Moment, simulate_watched};
 use super::stages::Stages;
-use super::{Graph, Program, Transfer};
+use super::{Graph, Program, TensorId, Transfer};
 use crate::action::StageId;
 use crate::simulator::Parts;
 
@@ -112,4 +112,40 @@ pub fn held(graph: &Graph, program: &Program, spans: &[Span]) -> Vec<Moment> {
         }
     });
     held
+}
+
+/// The tensors that a span of a program changes on the device. A view is the tensor whose storage it shares. Tensors of
+/// no bytes are left out, and so are those that a span makes and frees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Those that are there after the span and were not before it.
+    pub appeared: Vec<TensorId>,
+    /// Those that were there before the span and are not after it; one whose storage was reused is gone.
+    pub went: Vec<TensorId>,
+}
+
+/// What each span of a program changes.
+///
+/// # Panics
+/// If the program was made for another graph.
+pub fn changes(graph: &Graph, program: &Program, spans: &[Span]) -> Vec<Change> {
+    let mut memory = Memory::new(graph);
+    let mut before = BTreeSet::new();
+    let changes = spans.iter().map(|span| {
+        for step in span.steps.clone() {
+            let frees = program.frees(step);
+            memory.run(graph.operation(program.operations()[step]), frees);
+            for &tensor in frees {
+                memory.release(tensor);
+            }
+        }
+        let now: BTreeSet<(usize, TensorId)> = memory.held().collect();
+        let change = Change {
+            appeared: now.difference(&before).map(|(_, tensor)| *tensor).collect(),
+            went: before.difference(&now).map(|(_, tensor)| *tensor).collect(),
+        };
+        before = now;
+        change
+    });
+    changes.collect()
 }

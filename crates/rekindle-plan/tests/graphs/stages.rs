@@ -2,7 +2,7 @@
 use crate::graph_support::graphs::{Builder, Sequence, residual, unet};
 use rekindle_plan::graph::{
     Crossing, Graph, Link, OperationId, Program, Rate, SpanPass, Stages, TensorId, Transfer,
-    borders, held, plan_graph, simulate,
+    borders, changes, held, plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, Planner, Request, Seconds, StageId, frontier, planner};
 
@@ -222,6 +222,41 @@ fn a_plan_is_told_in_passes_of_stages() {
     let again = &held[4];
     assert_eq!(again.after.graphs, Bytes(10));
     assert_eq!(again.after.gradients, Bytes(10));
+}
+
+/// The forward makes the tensors 1 to 3, the loss 4, and the backward 5 to 7; the first stage runs again.
+#[test]
+fn each_pass_names_the_tensors_that_it_makes_and_frees() {
+    let mut graph = three().graph;
+    let operations = [0, 1, 2, 3, 4, 0, 5, 6].map(OperationId);
+    let program = Program::new(&graph, operations.to_vec()).unwrap();
+    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let spans = stages.spans(&graph, &program);
+    let changed = |graph: &Graph| -> Vec<[Vec<u32>; 2]> {
+        let numbers = |tensors: Vec<TensorId>| tensors.iter().map(|one| one.0).collect();
+        let changes = changes(graph, &program, &spans).into_iter();
+        changes
+            .map(|change| [change.appeared, change.went].map(numbers))
+            .collect()
+    };
+    let mut expected = [
+        [vec![1], vec![]],
+        [vec![2], vec![1]],
+        // The loss frees the third state, which it makes.
+        [vec![4], vec![]],
+        [vec![5], vec![2, 4]],
+        [vec![1], vec![]],
+        [vec![7], vec![5, 1]],
+    ];
+    assert_eq!(changed(&graph), expected);
+    // A tensor whose storage is reused is gone all the same.
+    graph.operations[4].in_place = Some(0);
+    assert_eq!(changed(&graph), expected);
+    // A view keeps the storage of the first state until the second stage's backward.
+    graph.operations[1].view = true;
+    expected[1] = [vec![], vec![]];
+    expected[3] = [vec![5], vec![1, 4]];
+    assert_eq!(changed(&graph), expected);
 }
 
 /// The first state is on the host from the loss on until its own gradient.

@@ -46,7 +46,7 @@ pub struct Job<'a> {
     pub planner: Option<PlanElsewhere>,
     /// Which bytes the budget bounds.
     pub count: Count,
-    /// Whether the first steps are [tracked](crate::tracker): the observer gets what came and what went.
+    /// Whether the first three steps are [tracked](crate::tracker): the observer gets their passes.
     pub track: bool,
     /// Bytes that the device can still give, where that is known: a plan that needs more is not run.
     pub free: Option<Bytes>,

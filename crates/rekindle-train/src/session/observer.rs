@@ -9,7 +9,7 @@ use crate::{
     nonfinite::NonFinite,
     record::{EvalRecord, MemoryGrowth, StepRecord},
     run_dir::Notice,
-    tracker::TrackedMoment,
+    tracker::TrackedPass,
 };
 use rekindle::meter::PeakMemory;
 
@@ -36,10 +36,10 @@ pub trait Observer {
     fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
-    /// Memory in use grows, and steps were found that leave memory behind.
+    /// Memory in use grows with the steps. Reported once.
     fn grows(&mut self, _growth: &MemoryGrowth) {}
     /// A tracked step is done.
-    fn tracked(&mut self, _moments: &[TrackedMoment]) {}
+    fn tracked(&mut self, _passes: &[TrackedPass]) {}
     /// A step was abandoned because of too little memory, or the next one would be: another plan is used from here on.
     fn planned_again(&mut self, _again: &PlannedAgain<'_>) {}
     /// The loss or a gradient of a step is not finite, and the run continues.

@@ -1,7 +1,5 @@
 //! Builds a job's model before it is measured.
 
-use std::sync::Arc;
-
 use burn::{module::Module, tensor::Device};
 
 use super::{Job, RunError};
@@ -13,12 +11,11 @@ use crate::{
     loss_scale::LossScaler,
     model::{build::build, shape::ModelShape, stage::Stage, stages::ModelStages},
     settings::TrainSettings,
-    tracker::Tracker,
     train_error::TrainError,
     trainer::{step_batch, to_device},
     update::check_update,
 };
-use rekindle::{meter::Meter, record::Kernels, sequential::Sequential};
+use rekindle::{record::Kernels, sequential::Sequential};
 use rekindle_plan::Bytes;
 
 /// A job's model, with parameters initialised from the job's seed, and the order of its batches.
@@ -52,16 +49,6 @@ impl Built {
             batches,
             stages: stages.stages.into_iter().map(|stage| stage.name).collect(),
         })
-    }
-
-    /// A tracker for blocks allocated and freed in the job's steps.
-    pub(super) fn tracker(&self, job: &Job<'_>, meter: Arc<dyn Meter>) -> Tracker {
-        Tracker::new(
-            meter,
-            (job.model, &self.shape),
-            self.model.layers(),
-            (job.micro_batch(), job.settings.dtype),
-        )
     }
 
     /// The batch for measuring: the rank's first part of the run's first batch.

@@ -20,7 +20,7 @@ use crate::{
     run_dir::RunFiles,
     snapshot::Progress,
     step_times::StepTimes,
-    tracker::Tracker,
+    tracker::TrackedPass,
     train_error::TrainError,
     trainer::{StepReport, Trainer},
 };
@@ -48,7 +48,6 @@ pub(super) struct Session<'a> {
     trace: Vec<SpanReading>,
     /// The network operations of the traced step.
     exchanges: Vec<NetworkReading>,
-    tracker: Option<Arc<Tracker>>,
     progress: Progress,
     times: StepTimes,
     /// Time that the exchange adds to steps, if ranks share them.
@@ -89,7 +88,6 @@ impl<'a> Session<'a> {
                 self.trace = report.spans;
                 let exchange = report.exchange.as_ref();
                 self.exchanges = exchange.map_or_else(Vec::new, |one| one.operations.clone());
-                self.growth.predicted = self.predicted_changes();
             }
 
             // The last step seen replaces the one seen before it.
@@ -98,12 +96,10 @@ impl<'a> Session<'a> {
                 step: done,
                 phases: report.phases,
             });
-            if self.growth.stepped(done, &*self.meter)
-                && let Some(growth) = &self.growth.found
-            {
-                observer.grows(growth);
-            }
             let memory = self.memory_now();
+            if let Some(growth) = self.growth.stepped(done, memory.in_use) {
+                observer.grows(&growth);
+            }
             if let Some(found) = &report.nonfinite {
                 match found.lower_scale {
                     Some(_) => self.overflow_steps += 1,
@@ -113,9 +109,6 @@ impl<'a> Session<'a> {
             }
             let asked = observer.stepped(&report.record, memory).is_break();
             interrupted = self.job.ranks.stops(asked);
-            if !report.moments.is_empty() {
-                observer.tracked(&report.moments);
-            }
             self.progress.stepped(&report.record);
             let counts = self.steps_here() > 1 && self.traced != Some(done);
             self.times.add(report.record.step_s, counts);
@@ -166,16 +159,19 @@ impl<'a> Session<'a> {
             let samples = &samples[self.job.part()];
             let parts = samples.chunks_exact(self.job.micro_batch().max(1));
             let parts = parts.map(|samples| self.job.train.batch(samples));
-            if self.traced == Some(next) {
+            let tracked = self.job.track && self.steps_here() < TRACKED_STEPS;
+            if tracked || self.traced == Some(next) {
                 self.trainer.trace_next_step();
-            }
-            if let Some(tracker) = &self.tracker
-                && self.steps_here() < TRACKED_STEPS
-            {
-                self.trainer.track_next_step(Arc::clone(tracker));
             }
             match self.trainer.step(parts) {
                 Ok(report) => {
+                    if tracked {
+                        // Before another plan is made, for the steps to come.
+                        let changes = self.trainer.engine().changes();
+                        let chain = &self.planned.chain;
+                        let passes = TrackedPass::all(next, changes, &report.spans, chain);
+                        observer.tracked(&passes);
+                    }
                     if let Some(shortage) = &report.short
                         && let Err(error) = self.plan_smaller(shortage.clone(), observer)
                     {

@@ -53,9 +53,6 @@ impl Trainer {
         self.engine.make_room(batch.bytes(self.settings.dtype));
         let scaler = &self.optimizer.scaler;
         let batch = step_batch(batch, self.settings.dtype, scaler, &self.device)?;
-        if let Some(tracker) = &self.tracker {
-            tracker.batch();
-        }
         before.end(Phase::ZeroGrad);
         let seed = StepSeed::new(self.settings.seed, run).of_rank(self.ranks.rank());
         let (engine, device) = (&self.engine, &self.device);

@@ -25,7 +25,6 @@ mod estimated;
 mod hostile;
 mod jobs;
 mod leaks;
-mod leftovers;
 mod measured_step;
 mod memory_growth;
 mod mixed_precision;

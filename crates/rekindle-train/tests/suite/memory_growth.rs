@@ -1,13 +1,17 @@
-//! A run takes as much memory after any number of steps.
+//! A run takes as much memory after any number of steps, and says so where it does not.
 
-use std::ops::ControlFlow;
+use std::{
+    ops::ControlFlow,
+    sync::{Mutex, PoisonError},
+};
 
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
+    data::{Dataset, Identity, TargetKind, batch::Batch},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
-    record::{EvalRecord, StepRecord},
-    run_dir::{RunDir, SnapshotEvery, read_evaluations, read_steps},
+    record::{EvalRecord, MemoryGrowth, StepRecord},
+    run_dir::{RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
     session::{Job, MemoryNow, Observer, ScheduleRequest, run},
     settings::OptimizerSettings,
 };
@@ -21,6 +25,7 @@ struct Held {
     halves: [Bytes; 2],
     peaks: [Bytes; 2],
     evaluations: usize,
+    grown: Vec<MemoryGrowth>,
 }
 
 impl Observer for Held {
@@ -33,6 +38,10 @@ impl Observer for Held {
 
     fn evaluated(&mut self, _evaluation: &EvalRecord) {
         self.evaluations += 1;
+    }
+
+    fn grows(&mut self, growth: &MemoryGrowth) {
+        self.grown.push(*growth);
     }
 }
 
@@ -62,9 +71,11 @@ fn memory_does_not_grow_with_the_steps() {
         halves: [Bytes(0); 2],
         peaks: [Bytes(0); 2],
         evaluations: 0,
+        grown: Vec::new(),
     };
     let record = run(&job, DeviceId::Cpu, &mut held).expect("trains");
     assert_eq!(held.evaluations, STEPS / 10);
+    assert_eq!((record.growth, &held.grown[..]), (None, &[][..]));
     assert!(held.halves[1] <= held.halves[0], "{:?}", held.halves);
     assert_eq!(held.peaks[1], held.peaks[0]);
     assert_eq!(record.measured_peak_bytes, held.peaks[0]);
@@ -73,6 +84,98 @@ fn memory_does_not_grow_with_the_steps() {
         read_evaluations(&path).expect("evaluations").len(),
         STEPS / 10
     );
+}
+
+/// A data set that keeps so many bytes of every batch that is read.
+struct Hoard<'a> {
+    data: &'a dyn Dataset,
+    each: usize,
+    held: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Dataset for Hoard<'_> {
+    fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        self.data.sample_shape()
+    }
+
+    fn target(&self) -> TargetKind {
+        self.data.target()
+    }
+
+    fn identity(&self) -> Identity {
+        self.data.identity()
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(held.len() < held.capacity());
+        held.push(vec![1; self.each]);
+        self.data.batch(indices)
+    }
+}
+
+#[derive(Default)]
+struct Told(Vec<MemoryGrowth>);
+
+impl Observer for Told {
+    fn grows(&mut self, growth: &MemoryGrowth) {
+        self.0.push(*growth);
+    }
+}
+
+#[test]
+fn a_run_says_that_its_data_is_kept() {
+    own_process!();
+    const STEPS: usize = 70;
+    const EACH: usize = 100 << 10;
+    /// What lists and files hold more or less after a step.
+    const BESIDE: u64 = 16 << 10;
+    let model = ModelSpec {
+        input: SampleShape::float([4]),
+        layers: vec![LayerSpec::Linear { out: 3, bias: true }],
+    };
+    let data = vectors(4, 3, 16);
+    let hoard = Hoard {
+        data: &*data.train,
+        each: EACH,
+        held: Mutex::new(Vec::with_capacity(4 * STEPS)),
+    };
+    let sgd = OptimizerSettings::Sgd {
+        momentum: 0.9,
+        weight_decay: 0.0,
+    };
+    let settings = classifier(STEPS, 4, sgd);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run");
+    let job = Job {
+        run_dir: Some(RunDir::New(path.clone())),
+        ..Job::new(&model, &hoard, &settings, plain())
+    };
+    let mut told = Told::default();
+    let record = run(&job, DeviceId::Cpu, &mut told).expect("trains");
+    let growth = record.growth.expect("growth");
+    assert_eq!(told.0, [growth]);
+    assert_eq!(read_record(&path).expect("a record").growth, Some(growth));
+    // In each of five times ten steps there was more than ever before.
+    assert_eq!((growth.first_step, growth.last_step), (10, 60));
+    let grown = growth.last_bytes - growth.first_bytes;
+    assert!(grown.0.abs_diff(50 * EACH as u64) <= BESIDE, "{growth:?}");
+    let (first, last) = (growth.first_bytes, growth.last_bytes);
+    assert_eq!(
+        growth.to_string(),
+        format!("{first} in use after step 10, {last} after step 60")
+    );
+    let documented = serde_json::json!({
+        "first_step": 10,
+        "first_bytes": first.0,
+        "last_step": 60,
+        "last_bytes": last.0,
+    });
+    assert_eq!(serde_json::to_value(growth).expect("JSON"), documented);
 }
 
 /// One parameter is nearly the whole model: what a snapshot copies of it is the most that any model's takes.

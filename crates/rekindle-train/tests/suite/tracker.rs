@@ -1,48 +1,47 @@
-//! What a tracked step says that came and went, against what the layers must allocate.
+//! The tensors that a tracked step makes and frees, against those that the layers must make.
 
-use rekindle_plan::{Planner, Request};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     session::{Job, Observer, ScheduleRequest, run},
     settings::OptimizerSettings,
-    tracker::TrackedMoment,
+    timeline::Pass,
+    tracker::TrackedPass,
 };
 
 use crate::jobs::{classifier, vectors};
 
 const BATCH: usize = 32;
-/// All sizes differ, and are large enough to be told apart.
 const INPUT: usize = 64;
 const HIDDEN: usize = 48;
 const OUTPUT: usize = 40;
 
-struct Steps(Vec<Vec<TrackedMoment>>);
+struct Steps(Vec<Vec<TrackedPass>>);
 
 impl Observer for Steps {
-    fn tracked(&mut self, moments: &[TrackedMoment]) {
-        self.0.push(moments.to_vec());
+    fn tracked(&mut self, passes: &[TrackedPass]) {
+        self.0.push(passes.to_vec());
     }
 }
 
-/// Blocks of a shape that came less those that went, in all moments with this name.
-fn balance(step: &[TrackedMoment], moment: &str, shape: [usize; 2]) -> i64 {
-    let found = step.iter().filter(|tracked| tracked.moment == moment);
-    let count = |blocks: &[rekindle_train::tracker::Blocks]| -> i64 {
-        let of_shape = blocks
-            .iter()
-            .filter(|blocks| blocks.shape.as_deref() == Some(&shape));
-        of_shape
-            .map(|blocks| blocks.count.expect("counted") as i64)
-            .sum()
-    };
-    found
-        .map(|tracked| count(&tracked.appeared) - count(&tracked.went))
-        .sum()
+/// Tensors of a shape that appeared in a pass, less those that went.
+fn more(pass: &TrackedPass, shape: [usize; 2]) -> i64 {
+    let [appeared, went] = [&pass.appeared, &pass.went].map(|tensors| -> i64 {
+        let of_shape = tensors.iter().filter(|one| one.shape == shape);
+        let counts = of_shape.map(|one| {
+            let values = one.count * shape.iter().product::<usize>();
+            assert_eq!(one.bytes, Bytes((values * size_of::<f32>()) as u64));
+            assert_eq!(one.dtype, "f32");
+            one.count as i64
+        });
+        counts.sum()
+    });
+    appeared - went
 }
 
 #[test]
-fn what_came_and_went_is_what_the_layers_allocate() {
+fn each_pass_names_the_tensors_that_its_layers_make_and_free() {
     own_process!();
     let linear = |out| LayerSpec::Linear { out, bias: true };
     let model = ModelSpec {
@@ -69,45 +68,43 @@ fn what_came_and_went_is_what_the_layers_allocate() {
 
     let Steps(steps) = steps;
     assert_eq!(steps.len(), 3, "the first three steps");
+    use Pass::{Backward, Forward, Loss, Optimizer};
     for (index, step) in steps.iter().enumerate() {
-        let moments: Vec<&str> = step.iter().map(|tracked| tracked.moment.as_str()).collect();
+        assert!(step.iter().all(|pass| pass.step == index + 1));
+        let passes: Vec<_> = step.iter().map(|pass| (pass.pass, pass.stage)).collect();
         let expected = [
-            "batch",
-            "forward 0",
-            "forward 1",
-            "loss",
-            "backward 1",
+            (Forward, Some(0)),
+            (Forward, Some(1)),
+            (Loss, None),
+            (Backward, Some(1)),
             // A linear layer's backward needs its input, not its output: nothing runs again.
-            "backward 0",
-            "optimize",
-            "end",
+            (Backward, Some(0)),
+            (Optimizer, None),
         ];
-        assert_eq!(moments, expected);
-        let balance = |moment, shape| balance(step, moment, shape);
-        assert_eq!(balance("batch", [BATCH, INPUT]), 1);
-        // The boundary comes, and stays until the backward above it is over.
-        assert_eq!(balance("forward 0", [BATCH, HIDDEN]), 1);
-        assert_eq!(balance("forward 1", [BATCH, HIDDEN]), 0);
-        // The last output goes when its backward starts; the weight's gradient comes, and the boundary makes room for its
-        // own gradient.
-        assert_eq!(balance("backward 1", [HIDDEN, OUTPUT]), 1);
-        assert_eq!(balance("backward 1", [BATCH, HIDDEN]), 0);
-        // Nobody wants the input's gradient.
-        assert_eq!(balance("backward 0", [INPUT, HIDDEN]), 1);
-        assert_eq!(balance("backward 0", [BATCH, INPUT]), 0);
-        // Both gradients go; in the first step two moments come for each parameter.
-        let adam = if index == 0 { 2 - 1 } else { -1 };
-        assert_eq!(
-            balance("optimize", [INPUT, HIDDEN]),
-            adam,
-            "step {}",
-            index + 1
-        );
-        assert_eq!(
-            balance("optimize", [HIDDEN, OUTPUT]),
-            adam,
-            "step {}",
-            index + 1
-        );
+        assert_eq!(passes, expected);
+        let [first, second, loss, of_second, of_first, update] = &step[..] else {
+            unreachable!("as many as expected");
+        };
+        let (hidden, output) = ([BATCH, HIDDEN], [BATCH, OUTPUT]);
+        let weights = [[INPUT, HIDDEN], [HIDDEN, OUTPUT]];
+        // The boundary appears, and stays until the backward above it is over.
+        assert_eq!(more(first, hidden), 1);
+        assert_eq!(more(second, hidden), 0);
+        assert_eq!(more(loss, hidden), 0);
+        // The output and its gradient are gone when its backward is over.
+        assert_eq!(more(second, output), 1);
+        assert_eq!(more(loss, output) + more(of_second, output), -1);
+        // The weight's gradient appears, and the boundary makes room for its own gradient.
+        assert_eq!(more(of_second, weights[1]), 1);
+        assert_eq!(more(of_second, hidden), 0);
+        // Nobody wants the input's gradient, which would be as large as the batch.
+        assert_eq!(more(of_first, hidden), -1);
+        assert_eq!(more(of_first, weights[0]), 1);
+        assert_eq!(more(of_first, [BATCH, INPUT]), 0);
+        // The update frees both gradients.
+        for shape in weights {
+            assert_eq!(more(update, shape), -1);
+        }
+        assert!(step.iter().all(|pass| pass.in_use_bytes > Bytes(0)));
     }
 }

@@ -2,13 +2,7 @@
 
 use rekindle_plan::Bytes;
 
-use super::{
-    Census, Phase, leftovers,
-    reader::{FailedAllocation, MemoryReading, Meter, NotInstalled, PeakMemory},
-};
-
-/// Bytes of the smallest block that is counted by size; smaller ones are headers, names and lists.
-const COUNTED: usize = 256;
+use super::reader::{FailedAllocation, MemoryReading, Meter, NotInstalled, PeakMemory};
 
 /// Exact bytes of the whole process, from its counting allocator.
 ///
@@ -69,26 +63,6 @@ impl Meter for HostMeter {
 
     fn gather_threads(&self, on: bool) {
         rekindle_alloc::gather_threads(on);
-    }
-
-    fn count_blocks(&self, on: bool) {
-        if on {
-            rekindle_alloc::start_census(COUNTED);
-        } else {
-            rekindle_alloc::stop_census();
-        }
-    }
-
-    fn start_census(&self) {
-        rekindle_alloc::next_interval();
-    }
-
-    fn census(&self, into: &mut Census) {
-        rekindle_alloc::census(&mut into.sizes);
-    }
-
-    fn end_phase(&self, phase: Option<Phase>) {
-        leftovers::end_phase(phase);
     }
 }
 

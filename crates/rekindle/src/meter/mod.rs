@@ -7,20 +7,16 @@
 //!
 //! What the driver and NVML say of a whole GPU is in `rekindle-train/src/device` (`nvidia.rs`, `nvml.rs`).
 
-mod census;
 mod host;
 mod interval;
-mod leftovers;
 mod phase;
 mod pool;
 mod reader;
 mod recorder;
 
-pub use census::{Census, Change};
 pub use host::HostMeter;
 pub(crate) use interval::{Interval, median, with_margin};
-pub use leftovers::{Leftover, Leftovers};
-pub use phase::{Phase, PhaseChanges};
+pub use phase::Phase;
 pub use pool::PoolMeter;
 pub use reader::{Count, FailedAllocation, MemoryReading, Meter, NotInstalled, PeakMemory};
 pub use recorder::{PhaseReading, PhaseRecorder};

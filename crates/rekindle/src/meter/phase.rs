@@ -1,6 +1,4 @@
-//! The phases of a training step, and how each changes the bytes in use.
-
-use std::sync::{Mutex, PoisonError};
+//! The phases of a training step.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,56 +30,5 @@ impl Phase {
             Self::Backward => "backward",
             Self::Optimizer => "optimizer",
         }
-    }
-}
-
-/// By how many bytes each phase, and work outside of phases, changed the bytes in use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PhaseChanges([i64; PhaseChanges::KINDS.len()]);
-
-impl PhaseChanges {
-    /// All kinds of interval; `None` is outside of phases.
-    pub const KINDS: [Option<Phase>; 6] = [
-        None,
-        Some(Phase::ZeroGrad),
-        Some(Phase::Forward),
-        Some(Phase::Loss),
-        Some(Phase::Backward),
-        Some(Phase::Optimizer),
-    ];
-
-    /// The bytes that a phase added; negative where it freed more.
-    #[must_use]
-    pub fn of(&self, phase: Option<Phase>) -> i64 {
-        self.0[kind(phase)]
-    }
-
-    /// Adds bytes to a phase's change.
-    pub fn add(&mut self, phase: Option<Phase>, bytes: i64) {
-        self.0[kind(phase)] += bytes;
-    }
-}
-
-/// The index of a phase in [`PhaseChanges::KINDS`].
-pub(super) fn kind(phase: Option<Phase>) -> usize {
-    phase.map_or(0, |phase| phase as usize + 1)
-}
-
-/// Sums the changes of phases, from the bytes in use at their ends.
-#[derive(Debug, Default)]
-pub(super) struct ChangeCounter(Mutex<(u64, PhaseChanges)>);
-
-impl ChangeCounter {
-    /// Records that a phase ended with `in_use` bytes in use.
-    pub(super) fn end(&self, phase: Option<Phase>, in_use: u64) {
-        let (before, changes) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(before, in_use);
-        changes.add(phase, in_use as i64 - before as i64);
-    }
-
-    /// Returns the changes so far and resets them.
-    pub(super) fn take(&self) -> PhaseChanges {
-        let (_, changes) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(changes)
     }
 }

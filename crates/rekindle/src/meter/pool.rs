@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use burn::tensor::{Device, MemoryPoolUsage};
 use rekindle_plan::Bytes;
 
-use super::{Census, MemoryReading, Meter, PeakMemory, Phase, PhaseChanges, phase::ChangeCounter};
+use super::{MemoryReading, Meter, PeakMemory};
 use crate::device_errors;
 
 /// In use and reserved bytes of a device's pools, over all its streams.
@@ -20,7 +20,6 @@ pub struct PoolMeter {
     peak_reserved: AtomicU64,
     lifetime_in_use: AtomicU64,
     lifetime_reserved: AtomicU64,
-    changes: ChangeCounter,
 }
 
 impl PoolMeter {
@@ -40,7 +39,6 @@ impl PoolMeter {
             peak_reserved: AtomicU64::new(0),
             lifetime_in_use: AtomicU64::new(0),
             lifetime_reserved: AtomicU64::new(0),
-            changes: ChangeCounter::default(),
         }
     }
 
@@ -128,22 +126,6 @@ impl Meter for PoolMeter {
         self.peak_in_use.store(0, Relaxed);
         self.peak_reserved.store(0, Relaxed);
         self.now();
-    }
-
-    fn census(&self, into: &mut Census) {
-        self.wait();
-        let usage = self.device.memory_pool_usage();
-        into.all = usage.map(|usage| (usage.number_allocs, Bytes(usage.bytes_in_use)));
-    }
-
-    fn end_phase(&self, phase: Option<Phase>) {
-        if let Some(usage) = self.now() {
-            self.changes.end(phase, usage.bytes_in_use);
-        }
-    }
-
-    fn take_changes(&self) -> Option<PhaseChanges> {
-        Some(self.changes.take())
     }
 
     fn sample(&self) -> Bytes {

@@ -6,11 +6,6 @@ use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{
-    census::Census,
-    phase::{Phase, PhaseChanges},
-};
-
 /// Reads a device's memory.
 ///
 /// Peaks belong to an interval: from the last [`start_interval`](Self::start_interval) until now.
@@ -47,26 +42,6 @@ pub trait Meter: Send + Sync {
     /// parts at the same time, so that the largest possible peak is measured. This takes longer. No effect where the
     /// work does not run on threads of the process.
     fn gather_threads(&self, _on: bool) {}
-
-    /// Starts (or stops) counting blocks by size, where this is possible and has a cost.
-    fn count_blocks(&self, _on: bool) {}
-
-    /// Starts an interval for [`census`](Self::census).
-    fn start_census(&self) {}
-
-    /// Waits for queued work and records the blocks allocated and freed in the interval. No effect if the meter does
-    /// not count blocks.
-    fn census(&self, _into: &mut Census) {}
-
-    /// Records the end of a phase; `None` means that the work since the last phase belongs to no phase. A
-    /// [`PhaseRecorder`](super::PhaseRecorder) calls this, for [`Leftovers`](super::Leftovers) and
-    /// [`take_changes`](Self::take_changes).
-    fn end_phase(&self, _phase: Option<Phase>) {}
-
-    /// The changes by phase since the last call; `None` where [`Leftovers`](super::Leftovers) give more detail.
-    fn take_changes(&self) -> Option<PhaseChanges> {
-        None
-    }
 
     /// Reserves address space for a failing allocation, if the process's allocator supports it: the allocation then
     /// succeeds, and [`failure`](Self::failure) reports it. Resets an earlier failure.

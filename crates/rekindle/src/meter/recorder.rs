@@ -35,7 +35,6 @@ impl<'a> PhaseRecorder<'a> {
     /// Starts the first phase.
     #[must_use]
     pub fn start(meter: &'a dyn Meter) -> Self {
-        meter.end_phase(None);
         meter.start_interval();
         Self {
             meter,
@@ -61,7 +60,6 @@ impl<'a> PhaseRecorder<'a> {
             seconds_s: self.started.elapsed().as_secs_f64(),
             memory: higher(memory, std::mem::take(&mut self.peaks)),
         });
-        self.meter.end_phase(Some(phase));
         self.meter.start_interval();
         self.started = Instant::now();
     }

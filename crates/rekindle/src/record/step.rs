@@ -17,6 +17,7 @@ use rekindle_plan::{
 use super::{
     Comparison, RecordError,
     bridge::Interpreter,
+    changes::SpanChange,
     exchange::Exchange,
     finite,
     given::given,
@@ -327,6 +328,12 @@ where
     /// The plan of the last step, or of the first if none ran, in terms of the model's stages.
     pub fn staged_plan(&self) -> StagedPlan {
         StagedPlan::new(&self.state.borrow().plans[0])
+    }
+
+    /// The tensors that each span of the last step's program, or of the first if none ran, makes and frees, and those
+    /// that go with the update after it.
+    pub fn changes(&self) -> Vec<SpanChange> {
+        self.state.borrow().plans[0].changes()
     }
 
     /// The measured step, for planning elsewhere.

@@ -55,10 +55,6 @@ impl<'a> Session<'a> {
         built.model = ranks.parameters(built.model)?;
         // Reading creates separate tensors for tied weights.
         tie(&mut built.model);
-        // Before measuring, so that the tracker's memory is counted as held.
-        let tracker = job
-            .track
-            .then(|| Arc::new(built.tracker(job, Arc::clone(&meter))));
         let subject = Subject::of(job, &built, &device, &meter, observer);
         let mut subject = ranks.settled(subject)?;
         let engine = subject.plan(job, &job.schedule).and_then(|planned| {
@@ -80,7 +76,6 @@ impl<'a> Session<'a> {
             record.predicted_peak_bytes = planned.peak;
         });
         meter.keep_reserve(reserve(&engine));
-        let on_gpu = meter.read().reserved_bytes.is_some();
         let Built {
             model,
             shape,
@@ -115,12 +110,11 @@ impl<'a> Session<'a> {
             planned,
             trainer,
             phases: Vec::new(),
-            // On a GPU, the changes of phases are compared with the trace if memory grows.
-            traced: (files.is_some() || on_gpu)
+            traced: files
+                .is_some()
                 .then(|| settings.steps.min(progress.steps + PHASED_STEPS + 1)),
             trace: Vec::new(),
             exchanges: Vec::new(),
-            tracker,
             progress,
             times,
             exchange_times,
@@ -133,8 +127,7 @@ impl<'a> Session<'a> {
             subject,
             within: None,
             replans: 0,
-            // The traced step is the last of them.
-            growth: GrowthWatch::new(PHASED_STEPS + 1),
+            growth: GrowthWatch::default(),
             tried: Instant::now(),
         })
     }

@@ -4,9 +4,8 @@ use rekindle_plan::Bytes;
 
 use super::{
     super::{Planned, RunError},
-    Session, growth,
+    Session,
 };
-use rekindle::meter::PhaseChanges;
 
 use crate::{
     device::DeviceId,
@@ -73,7 +72,7 @@ impl Session<'_> {
             evaluation: progress.evaluation.clone(),
             best_evaluation: progress.best.clone(),
             phases: self.phases.clone(),
-            growth: self.growth.found.clone(),
+            growth: self.growth.found,
             timeline,
         }
     }
@@ -89,21 +88,12 @@ impl Session<'_> {
     }
 
     /// The timeline of the traced step, after it is done.
-    pub(super) fn timeline(&self) -> Option<Timeline> {
+    fn timeline(&self) -> Option<Timeline> {
         let step = self.traced.filter(|_| !self.trace.is_empty())?;
         Some(Timeline {
             exchanges: TimedExchange::all(&self.exchanges),
             ..Timeline::new(step, &self.planned.prediction, &self.trace)
         })
-    }
-
-    /// The expected change of each phase in a device's pools, after a step was traced.
-    pub(super) fn predicted_changes(&self) -> Option<PhaseChanges> {
-        self.meter.read().reserved_bytes?;
-        let (settings, samples) = (self.job.settings, self.batches.step(0));
-        let parts = settings.accumulate.max(1);
-        let batch = self.job.train.batch(&samples[..self.job.micro_batch()]);
-        growth::predicted(&self.timeline()?, parts as i64, batch.bytes(settings.dtype))
     }
 
     pub(super) fn predicted_plain(&self) -> PlainRun {
