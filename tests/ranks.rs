@@ -972,11 +972,6 @@ fn what_ranks_cannot_do_is_said_once() {
     };
     let few = "a batch of 2 cannot be shared by 3 ranks";
     refused(train(3, &["--batch", "2"]), 2, few);
-    refused(
-        train(2, &["--supervise", "-o", "run"]),
-        2,
-        "`--supervise` starts",
-    );
     refused(train(2, &["--steps", "x"]), 2, "invalid value 'x'");
     refused(train(2, &["--budget", "1KiB"]), 3, "try `--budget");
     let one_process = "`rekindle sweep` is one process";

@@ -6,11 +6,7 @@ use miette::Report;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    exit,
-    failure::{Failure, supervisor_goes_on},
-    output,
-};
+use crate::{exit, failure::Failure, output};
 
 /// Format tag of [`ErrorDocument`].
 pub const ERROR_FORMAT: &str = "rekindle-error/1";
@@ -49,10 +45,6 @@ pub fn expect(documents: bool) {
 
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
 pub fn write(failure: &Failure) {
-    if supervisor_goes_on(failure.code) {
-        // The supervisor, or its next process, writes the document.
-        return;
-    }
     let report = &failure.report;
     write_document(&ErrorDocument {
         format: ERROR_FORMAT.into(),

@@ -51,9 +51,6 @@ pub fn check(command: &Command) -> Outcome {
         return Ok(());
     }
     match command {
-        Command::Train(args) if args.supervise => Err(Failure::usage(
-            "`--supervise` starts one process again: leave it out under `mpirun`; `--resume RUN_DIR` continues a job that ended",
-        )),
         Command::Train(args) if args.compare => Err(Failure::usage(
             "`--compare` measures plain steps of one process: leave it out under `mpirun`",
         )),

@@ -23,7 +23,7 @@ pub use self::{
     plan::{EstimateArgs, PlanArgs, ProfileArgs},
     shared::{AnswerArgs, ConfigArgs, LinkArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
     sweep::{Lever, MaxArgs, SweepArgs, VerifyArgs},
-    train::{Supervised, TrainArgs},
+    train::TrainArgs,
 };
 use crate::terminal::LookArgs;
 

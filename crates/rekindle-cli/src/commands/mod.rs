@@ -12,7 +12,6 @@ pub mod plan_elsewhere;
 pub mod profile;
 pub mod report;
 pub mod shell;
-pub mod supervise;
 pub mod sweep;
 pub mod train;
 pub mod verify;
