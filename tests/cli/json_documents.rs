@@ -55,7 +55,6 @@ fn written(folder: &Path) -> Vec<Value> {
     let wrong = folder.join("wrong.toml");
     fs::write(&wrong, "[data]\ntpye = 'mnist'\n[model]\n").expect("written");
     let wrong = wrong.to_str().expect("a path of text");
-    let ranks = ["--ranks", "2", "--link", "1GB/s,5us"];
     let mut documents = vec![
         document(folder, 2, &["estimate", wrong]),
         document(folder, 0, &["devices"]),
@@ -65,12 +64,7 @@ fn written(folder: &Path) -> Vec<Value> {
         on_cpu(3, &["estimate", blocks, "--budget", "1B"]),
         on_cpu(
             0,
-            &[&["estimate", blocks, "--flops", "1T"][..], &ranks].concat(),
-        ),
-        on_cpu(0, &[&["plan", config][..], &ranks].concat()),
-        on_cpu(
-            0,
-            &[&["sweep", config, "--steps", "1"][..], &ranks].concat(),
+            &["plan", config, "--ranks", "2", "--link", "1GB/s,5us"],
         ),
         on_cpu(0, &["profile", config]),
         on_cpu(0, &["plan", config, "--segments", "3"]),

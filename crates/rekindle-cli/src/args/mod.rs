@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
 pub use self::{
     files::{CompletionsArgs, DevicesArgs, InitArgs, ManArgs, ReportArgs, Story},
     plan::{EstimateArgs, PlanArgs, ProfileArgs},
-    shared::{AnswerArgs, ConfigArgs, LinkArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
+    shared::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
     sweep::{Lever, MaxArgs, SweepArgs, VerifyArgs},
     train::TrainArgs,
 };

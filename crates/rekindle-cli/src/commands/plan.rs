@@ -68,7 +68,7 @@ pub fn run(args: &PlanArgs) -> Outcome {
     let world = ranks::world()?;
     let ranks = ranks::settled(
         &world,
-        ranks::planned_for(&world, args.ranks, args.network.link),
+        ranks::planned_for(&world, args.ranks, args.link),
     );
     let outcome = ranks.and_then(|ranks| of_config(args, &ranks));
     ranks::end(world, outcome)
