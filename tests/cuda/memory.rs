@@ -247,7 +247,9 @@ fn a_run_whose_device_is_lost_continues_from_its_snapshot() {
 
     // Before the first step, it is measured in two or three passes, as long as that takes.
     let fail = format!("cuLaunchKernel=719@{}", launches - launches / 4);
-    let lost = train(&["-o", "run"], &[("STUB_CUDA_FAIL", &*fail)]).output().expect("started");
+    let lost = train(&["-o", "run"], &[("STUB_CUDA_FAIL", &*fail)])
+        .output()
+        .expect("started");
     assert_eq!(lost.status.code(), Some(1), "{}", messages(&lost));
     done(train(&["--resume", "run"], &[]));
     assert_eq!(losses(&standin.path("run")).len(), STEPS);

@@ -1,6 +1,6 @@
 //! The JSON document of a failed command.
 
-use std::{env, sync::OnceLock};
+use std::env;
 
 use miette::Report;
 use schemars::JsonSchema;
@@ -35,14 +35,6 @@ struct ConfigPlace {
     column: usize,
 }
 
-/// Whether documents are expected, if not determined by an argument.
-static EXPECTED: OnceLock<bool> = OnceLock::new();
-
-/// Sets whether documents are expected, regardless of the arguments. Call this once.
-pub fn expect(documents: bool) {
-    EXPECTED.get_or_init(|| documents);
-}
-
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
 pub fn write(failure: &Failure) {
     let report = &failure.report;
@@ -70,8 +62,7 @@ pub fn write_usage(error: &clap::Error) {
 }
 
 fn write_document(document: &ErrorDocument) {
-    let typed = || env::args_os().any(|argument| argument == "--json");
-    let asked = EXPECTED.get().copied().unwrap_or_else(typed);
+    let asked = env::args_os().any(|argument| argument == "--json");
     if asked && !output::wrote_document() {
         // The report is on standard error in any case.
         let _ = output::json(document);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::ranks};
 use crate::{device::DeviceChoice, network::LinkChoice};
@@ -28,7 +28,7 @@ pub struct EstimateArgs {
     pub answer: AnswerArgs,
 }
 
-#[derive(Debug, Args, Serialize, Deserialize)]
+#[derive(Debug, Args, Serialize)]
 #[command(
     after_help = "Examples:\n  rekindle profile configs/deep-linear.toml\n  rekindle profile configs/deep-linear.toml --device cpu -o chain.json"
 )]
@@ -51,11 +51,20 @@ pub struct ProfileArgs {
 )]
 pub struct PlanArgs {
     /// The TOML file that describes model, data and training
-    #[arg(value_name = "CONFIG", required_unless_present = "chain")]
+    #[arg(value_name = "CONFIG", required_unless_present_any = ["chain", "graph"])]
     pub config: Option<PathBuf>,
     /// Plan for a chain written by `rekindle profile -o`, instead of a config
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "ReplaceArgs"])]
     pub chain: Option<PathBuf>,
+    /// Plan for the graph of a recorded step in FILE (`-`: standard input), and answer with the operations to run
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = [
+            "config", "chain", "ReplaceArgs", "MeasureArgs", "ranks", "output", "explain", "frontier"
+        ]
+    )]
+    pub graph: Option<PathBuf>,
     #[command(flatten)]
     pub replace: ReplaceArgs,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use super::word::word;
 use crate::{config::OffloadChoice, device::DeviceChoice};
 
 /// What every command that reads a config takes.
-#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Args, Serialize)]
 pub struct ConfigArgs {
     /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG")]

@@ -38,7 +38,7 @@ pub struct SweepArgs {
     pub steps: usize,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Write sweep.json, sweep.csv, sweep.md and frontier.svg to this folder, after each row
+    /// Write sweep.json, sweep.csv and frontier.svg to this folder, after each row
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output: Option<PathBuf>,
     /// Resume the sweep in this folder: run the rows that are missing

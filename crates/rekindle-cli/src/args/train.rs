@@ -1,4 +1,4 @@
-//! Arguments of `train`, typed or passed to a child process.
+//! Arguments of `train`, and how arguments are typed.
 
 use std::path::{Path, PathBuf};
 
@@ -90,20 +90,12 @@ impl TrainArgs {
 
     /// The command line, as it is typed.
     pub fn typed(&self) -> Result<String, Failure> {
-        self.words("train").map(|words| shell::line(&words))
-    }
-
-    /// The command line of a command that has these options.
-    pub fn words(&self, command: &str) -> Result<Vec<String>, Failure> {
-        let mut words = vec![command.to_owned()];
-        let fields = serde_json::to_value(self).map_err(Failure::other)?;
-        add_typed(&mut words, &fields);
-        Ok(words)
+        words("train", self).map(|words| shell::line(&words))
     }
 }
 
 impl ConfigArgs {
-    /// The training of this config, for a child process.
+    /// The training of this config that answers in JSON.
     pub fn training(&self, measure: MeasureArgs) -> TrainArgs {
         TrainArgs {
             config: Some(self.config.clone()),
@@ -113,6 +105,14 @@ impl ConfigArgs {
             ..TrainArgs::default()
         }
     }
+}
+
+/// The command line of a command with these arguments, as it is typed.
+pub fn words(command: &str, args: &impl Serialize) -> Result<Vec<String>, Failure> {
+    let mut words = vec![command.to_owned()];
+    let fields = serde_json::to_value(args).map_err(Failure::other)?;
+    add_typed(&mut words, &fields);
+    Ok(words)
 }
 
 /// Fields are called what their options are called.

@@ -14,10 +14,10 @@ use rekindle_train::{
     session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
 };
 
-use super::plan_elsewhere::plan_elsewhere;
+use super::plan_graph::plan_elsewhere;
 use crate::{
-    args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs},
-    child::{self, Task},
+    args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
+    child,
     config::{self, Config, OffloadChoice, Overrides, RunKeys},
     device::DeviceChoice,
     exit,
@@ -229,7 +229,7 @@ fn plain_steps(args: &TrainArgs, config: &Path) -> Option<PlainRun> {
         no_eval: true,
         ..config.training(measure)
     };
-    let answer = child::ask(&Task::Train(Box::new(plain))).ok()?;
+    let answer = child::ask(&words("train", &plain).ok()?).ok()?;
     let run: RunRecord = serde_json::from_str(&answer).ok()?;
     Some(PlainRun {
         peak_bytes: run.measured_peak_bytes,

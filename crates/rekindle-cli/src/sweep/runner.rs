@@ -5,8 +5,8 @@ use rekindle_train::record::{PlainRun, RunRecord};
 
 use super::{Point, SweepRow, record::RowOutcome};
 use crate::{
-    args::{MeasureArgs, ProfileArgs, SweepArgs, TrainArgs},
-    child::{self, Refused, Task},
+    args::{MeasureArgs, ProfileArgs, SweepArgs, TrainArgs, words},
+    child::{self, Refused},
     device::DeviceChoice,
     exit,
     failure::Failure,
@@ -34,13 +34,20 @@ impl<'a> Runner<'a> {
 
     /// The smallest feasible budget. Reports every error that all rows would have.
     pub fn smallest_budget(&self) -> Result<Bytes, Failure> {
-        let answer = child::ask(&Task::SmallestBudget(ProfileArgs {
+        let planning = ProfileArgs {
             config: self.args.config.clone(),
             measure: self.measure(),
             output: None,
             json: true,
-        }))?;
-        serde_json::from_str(&answer).map_err(Failure::other)
+        };
+        let mut planning = words("plan", &planning)?;
+        // Nothing fits one byte.
+        planning.extend(["--planner", "auto", "--budget", "1B"].map(str::to_owned));
+        match child::ask(&planning) {
+            Err(Refused::Infeasible(answer)) => Ok(answer.smallest_budget_bytes),
+            Err(refused) => Err(refused.into()),
+            Ok(_) => Err(Failure::other("a plan fits one byte")),
+        }
     }
 
     /// A row, and what its run says of the plain run.
@@ -51,7 +58,7 @@ impl<'a> Runner<'a> {
         };
         let training = point.of(training);
         let failed = |outcome, message| SweepRow::not_done(point, chosen, outcome, message);
-        let row = match child::ask(&Task::Train(Box::new(training))) {
+        let row = match child::ask(&words("train", &training)?) {
             Ok(answer) => {
                 let run: RunRecord = serde_json::from_str(&answer).map_err(Failure::other)?;
                 return Ok((SweepRow::done(point, chosen, &run), Some(run.plain)));

@@ -1,4 +1,4 @@
-//! A sweep's table: for a terminal, in Markdown, and on a page.
+//! A sweep's table, for a terminal and on a page.
 
 use std::fmt::Write;
 
@@ -115,16 +115,6 @@ impl SweepRecord {
         );
         for note in [MARKS.to_owned()].into_iter().chain(self.notes()) {
             let _ = writeln!(text, "{}", terminal::wrapped(&note, ""));
-        }
-        text
-    }
-
-    /// The same in Markdown.
-    pub fn markdown(&self) -> String {
-        let mut text = format!("{}\n\n{}", self.heading(), self.table(false).markdown());
-        let _ = writeln!(text, "\n\\{MARKS}");
-        for note in self.notes() {
-            let _ = writeln!(text, "\n{note}");
         }
         text
     }

@@ -13,8 +13,7 @@ use rekindle_plan::{
 };
 
 use super::{
-    Kernels, RecordError,
-    bridge,
+    Kernels, RecordError, bridge,
     measure::Costs,
     measured::table_bytes,
     operation::flops,
