@@ -62,7 +62,7 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     let output = rekindle(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
     let sweep = document(&output);
-    assert_eq!(sweep["format"], "rekindle-sweep/1");
+    assert_eq!(sweep["format"], "rekindle-sweep/2");
     assert_eq!(sweep["interrupted"], false);
     let rows = rows(&sweep);
     assert_eq!(sweep["rows_asked"], rows.len());

@@ -35,7 +35,7 @@ const KILLED: i32 = 9;
 /// was started otherwise, and on systems other than Unix.
 pub fn end_with_parent() -> Outcome {
     #[cfg(unix)]
-    if let Some(parent) = env::var(PARENT).ok().and_then(|id| id.parse().ok()) {
+    if let Some(parent) = env::var(PARENT).ok().and_then(|id| id.parse::<u32>().ok()) {
         let watch = thread::Builder::new().spawn(move || {
             while std::os::unix::process::parent_id() == parent {
                 thread::sleep(POLL);

@@ -16,7 +16,7 @@ use super::layers::{self, Layer};
 use crate::{config::Config, failure::Failure};
 
 /// Format tag of an [`Estimate`].
-pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/2";
+pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/3";
 
 /// A model's layers, and its memory at one batch size.
 #[derive(Debug, Serialize, JsonSchema)]

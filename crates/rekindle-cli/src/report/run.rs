@@ -43,7 +43,7 @@ pub fn run(
         (timeline(record)?)
         h2 { "Memory by phase" }
         (summary::phases::table(record, true).html())
-        ul { @for sentence in summary::phases::sentences(record, true) { li { (prose(&sentence)) } } }
+        @if let Some(growth) = &record.growth { p.bad { (prose(&format!("Memory grows: {growth}."))) } }
         @if !moments.is_empty() { (track(moments)) }
         h2 { "Plan" }
         (plan(record))

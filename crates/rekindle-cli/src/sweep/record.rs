@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Point, pareto};
 
 /// Format tag of [`SweepRecord`].
-pub const SWEEP_FORMAT: &str = "rekindle-sweep/1";
+pub const SWEEP_FORMAT: &str = "rekindle-sweep/2";
 
 /// A whole sweep, or as much of it as is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
