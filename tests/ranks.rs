@@ -614,97 +614,8 @@ fn a_plan_says_what_a_link_adds_to_the_step_of_several_ranks() {
 }
 
 #[test]
-fn an_estimate_says_what_each_of_several_ranks_takes() {
-    let folder = folder(MLP);
-    let estimated = |more: &[&str]| {
-        let estimate = [
-            "estimate", "run.toml", "--device", "cpu", "--budget", "8MiB", "--json",
-        ];
-        document(&rekindle(folder.path(), &[&estimate[..], more].concat()))
-    };
-    let found = estimated(&["--ranks", "4"]);
-    let rank = &found["ranks"][0];
-    assert_eq!(rank["batch"], 251);
-    let of_batch = |batch: u64| estimated(&["--batch", &batch.to_string()]);
-    let alone = of_batch(251);
-    assert_eq!(
-        rank["plain_peak_bytes"],
-        alone["plain"]["peak"]["total_bytes"]
-    );
-    let largest = rank["largest_plain_batch"].as_u64().expect("some batch");
-    assert_eq!(largest % 4, 0);
-    assert_eq!(of_batch(largest / 4)["advice"]["fits_plain"], true);
-    assert_eq!(of_batch(largest / 4 + 1)["advice"]["fits_plain"], false);
-    // Adam keeps two numbers for each parameter. A rank that shares them has its part at least, and as no part of a share is
-    // larger than a layer's weight, one of these more at most.
-    let whole = 8 * MLP_PARAMETERS;
-    assert_eq!(rank["whole_state_bytes"], whole);
-    let sharded = rank["sharded_state_bytes"].as_u64().expect("bytes");
-    assert!(
-        (whole / 4..=whole / 4 + 8 * 64 * 64).contains(&sharded),
-        "{sharded}"
-    );
-    let smallest = |update: &str| {
-        let found = estimated(&["--batch", "251", "--update", update]);
-        found["budgets"]["smallest_bytes"].as_u64().expect("bytes")
-    };
-    let least = smallest("after").min(smallest("in-backward"));
-    for (budget, chosen) in [
-        (least, Value::from("whole")),
-        (least - 1, "sharded".into()),
-        (least - (whole - sharded) - 1, Value::Null),
-    ] {
-        let budget = format!("{budget}B");
-        let all = [
-            "estimate", "run.toml", "--device", "cpu", "--json", "--ranks", "4",
-        ];
-        let output = rekindle(folder.path(), &[&all[..], &["--budget", &budget]].concat());
-        assert_eq!(
-            document(&output)["ranks"][0]["optimizer_state"],
-            chosen,
-            "{budget}"
-        );
-    }
-    let few = rekindle(
-        folder.path(),
-        &["estimate", "run.toml", "--batch", "2", "--ranks", "3"],
-    );
-    assert_eq!(few.status.code(), Some(2));
-    assert!(messages(&few).contains("a batch of 2 cannot be shared by 3 ranks"));
-}
-
-#[test]
-fn a_sweep_without_mpi_predicts_its_rows_of_several_ranks() {
-    let folder = folder(MLP);
-    let sweep = [
-        "sweep", "run.toml", "--device", "cpu", "--steps", "1", "--json",
-    ];
-    let record = document(&rekindle(folder.path(), &[&sweep[..], &SLOW].concat()));
-    let rows = record["rows"].as_array().expect("rows");
-    let kinds: Vec<_> = rows
-        .iter()
-        .map(|row| (&row["kind"], &row["outcome"]))
-        .collect();
-    assert_eq!(
-        kinds,
-        [
-            (&"plain".into(), &"done".into()),
-            (&"ranks".into(), &"predicted".into())
-        ]
-    );
-    assert_eq!(rows[1]["ranks"], 4);
-    assert!(rows[1]["measured_step_s"].is_null());
-    let seconds = rows[1]["predicted_step_s"].as_f64().expect("seconds");
-    assert!(seconds > 6.0 * 0.1);
-    close(
-        rows[1]["samples_per_s"].as_f64().expect("a rate"),
-        1001.0 / seconds,
-    );
-}
-
-#[test]
 #[ignore = "`.ci/full` runs it"]
-fn ranks_measure_their_link_for_a_plan_and_a_sweep_trains_on_them() {
+fn ranks_measure_their_link_for_a_plan() {
     let Some(_turn) = turn() else {
         return;
     };
@@ -721,27 +632,6 @@ fn ranks_measure_their_link_for_a_plan_and_a_sweep_trains_on_them() {
         2,
         "leave out `--ranks`",
     );
-    let sweep = [
-        "sweep", "run.toml", "--device", "cpu", "--steps", "2", "--ranks", "2", "--json",
-    ];
-    let output = Command::new(cargo_bin("rekindle"))
-        .envs([
-            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-            ("REKINDLE_CACHE", ""),
-        ])
-        .current_dir(folder.path())
-        .args(sweep)
-        .output()
-        .expect("started");
-    assert!(output.status.success(), "{}", messages(&output));
-    let row = &document(&output)["rows"][1];
-    assert_eq!(
-        (&row["kind"], &row["outcome"]),
-        (&"ranks".into(), &"done".into()),
-        "{row}"
-    );
-    assert!(row["measured_step_s"].as_f64() > Some(0.0));
 }
 
 /// The processes that a job's `mpirun` has started, and it.
@@ -972,11 +862,6 @@ fn what_ranks_cannot_do_is_said_once() {
     };
     let few = "a batch of 2 cannot be shared by 3 ranks";
     refused(train(3, &["--batch", "2"]), 2, few);
-    refused(
-        train(2, &["--supervise", "-o", "run"]),
-        2,
-        "`--supervise` starts",
-    );
     refused(train(2, &["--steps", "x"]), 2, "invalid value 'x'");
     refused(train(2, &["--budget", "1KiB"]), 3, "try `--budget");
     let one_process = "`rekindle sweep` is one process";

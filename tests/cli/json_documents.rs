@@ -36,6 +36,26 @@ fn examples() -> Vec<Value> {
         .collect()
 }
 
+/// A step of two operations: its parameters are given, its gradient stays.
+const GRAPH: &str = r#"{
+  "tensors": [
+    { "bytes": 1000, "given": true, "output": false },
+    { "bytes": 1000, "given": false, "output": false },
+    { "bytes": 200, "given": false, "output": true }
+  ],
+  "operations": [
+    {
+      "inputs": [0], "outputs": [1], "view": false, "in_place": null, "seconds": 0.001, "temp_bytes": 0,
+      "repeatable": true, "stage": null, "backward": false
+    },
+    {
+      "inputs": [1], "outputs": [2], "view": false, "in_place": null, "seconds": 0.002, "temp_bytes": 0,
+      "repeatable": true, "stage": null, "backward": true
+    }
+  ],
+  "fixed_bytes": 1000
+}"#;
+
 /// At least one document of each format, and of each of its forms.
 fn written(folder: &Path) -> Vec<Value> {
     let config = "configs/parity/mlp.toml";
@@ -55,7 +75,9 @@ fn written(folder: &Path) -> Vec<Value> {
     let wrong = folder.join("wrong.toml");
     fs::write(&wrong, "[data]\ntpye = 'mnist'\n[model]\n").expect("written");
     let wrong = wrong.to_str().expect("a path of text");
-    let ranks = ["--ranks", "2", "--link", "1GB/s,5us"];
+    let graph = folder.join("graph.json");
+    fs::write(&graph, GRAPH).expect("written");
+    let graph = graph.to_str().expect("a path of text");
     let mut documents = vec![
         document(folder, 2, &["estimate", wrong]),
         document(folder, 0, &["devices"]),
@@ -63,19 +85,13 @@ fn written(folder: &Path) -> Vec<Value> {
         on_cpu(0, &["estimate", blocks, "--segments", "3"]),
         on_cpu(0, &["estimate", blocks, "--budget", &below]),
         on_cpu(3, &["estimate", blocks, "--budget", "1B"]),
-        on_cpu(
-            0,
-            &[&["estimate", blocks, "--flops", "1T"][..], &ranks].concat(),
-        ),
-        on_cpu(0, &[&["plan", config][..], &ranks].concat()),
-        on_cpu(
-            0,
-            &[&["sweep", config, "--steps", "1"][..], &ranks].concat(),
-        ),
+        on_cpu(0, &["plan", config, "--ranks", "2", "--link", "1GB/s,5us"]),
         on_cpu(0, &["profile", config]),
         on_cpu(0, &["plan", config, "--segments", "3"]),
         on_cpu(3, &["plan", config, "--budget", "64KiB"]),
         on_cpu(0, &["plan", config, "--frontier"]),
+        document(folder, 0, &["plan", "--graph", graph, "--budget", "4kB"]),
+        document(folder, 3, &["plan", "--graph", graph, "--budget", "1kB"]),
         // One of single operations.
         on_cpu(
             0,

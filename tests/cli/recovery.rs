@@ -8,13 +8,9 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use serde_json::Value;
-use tempfile::TempDir;
-
 use crate::{
     history::losses,
     limit::{ACTIVATION, LARGE, ONE_ARENA, limit_below_peak},
-    signal::signalled,
     support::{document, folder, messages, program, rekindle},
 };
 
@@ -49,16 +45,6 @@ fn ended(child: Child, mut messages: impl Read) -> Output {
     messages.read_to_end(&mut stderr).expect("text");
     let output = child.wait_with_output().expect("ended");
     Output { stderr, ..output }
-}
-
-fn run(program: &str, arguments: &[&str]) {
-    let status = Command::new(program).args(arguments).status();
-    assert!(status.expect(program).success(), "{program} {arguments:?}");
-}
-
-fn record(folder: &TempDir, run: &str) -> Value {
-    let text = fs::read(folder.path().join(run).join("run.json")).expect("a record");
-    serde_json::from_slice(&text).expect("JSON")
 }
 
 #[test]
@@ -215,113 +201,6 @@ fn an_allocation_that_the_system_refuses_is_survived_bit_for_bit() {
     assert!(record["replans"].as_u64() > Some(0), "{said}");
     let losses = |run: &str| losses(&folder.path().join(run));
     assert_eq!(losses("short"), losses("whole"));
-}
-
-/// A run that takes long enough to be killed, with a snapshot at each evaluation.
-fn supervised(
-    folder: &TempDir,
-    steps: &str,
-    output: &str,
-) -> (Child, BufReader<impl Read + use<>>) {
-    let arguments = [
-        "train",
-        "run.toml",
-        "--device",
-        "cpu",
-        "--supervise",
-        "--json",
-        "--steps",
-        steps,
-    ];
-    started(folder.path(), &[&arguments[..], &["-o", output]].concat())
-}
-
-fn evaluating(batch: &str) -> TempDir {
-    let evaluated = MLP.replace("[train]", "[train]\neval_every = 100");
-    let evaluated = evaluated.replace("[data]", "[data]\neval_split = 0.2");
-    let evaluated = evaluated.replace("batch = 32", &format!("batch = {batch}"));
-    folder(&format!("{evaluated}\n[run]\nsnapshot_every = 100\n"))
-}
-
-/// The process that a supervisor has started.
-fn child_of(supervisor: &Child) -> String {
-    let wanted = format!("PPid:\t{}\n", supervisor.id());
-    let processes = fs::read_dir("/proc").expect("processes").flatten();
-    let mut ids = processes.map(|process| process.file_name().to_string_lossy().into_owned());
-    let child = ids.find(|id| {
-        let status = fs::read_to_string(format!("/proc/{id}/status"));
-        status.is_ok_and(|status| status.contains(&wanted))
-    });
-    child.expect("a child")
-}
-
-/// Kills the training of a run: what its supervisor said of it.
-fn killed(batch: &str) -> String {
-    let folder = evaluating(batch);
-    let (whole, messages) = supervised(&folder, "600", "whole");
-    assert!(ended(whole, messages).status.success());
-
-    let (supervisor, mut messages) = supervised(&folder, "600", "killed");
-    read_to(&mut messages, "evaluation", 2);
-    run("kill", &["-KILL", &child_of(&supervisor)]);
-    let output = ended(supervisor, messages);
-    let said = crate::support::messages(&output);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    // One, whatever came before.
-    document(&output);
-    assert!(said.contains("killed by the system"), "{said}");
-    assert!(
-        said.contains("continues from its last snapshot") && said.contains("restart 1 of"),
-        "{said}"
-    );
-    let [whole, killed] = ["whole", "killed"].map(|run| record(&folder, run));
-    assert!(killed["resumed_at"].as_u64() >= Some(100), "{said}");
-    let losses = |run: &str| losses(&folder.path().join(run));
-    assert_eq!(losses("killed"), losses("whole"));
-    assert_eq!(killed["best_evaluation"], whole["best_evaluation"]);
-    said
-}
-
-#[test]
-fn a_killed_child_is_started_again_from_its_snapshot_within_less_memory() {
-    let said = killed("200");
-    assert!(!said.contains("no plan fits"), "{said}");
-    assert!(said.contains("instead of"), "{said}");
-}
-
-#[test]
-fn a_killed_child_that_needs_what_it_had_gets_it() {
-    let said = killed("32");
-    assert!(said.contains("within its former budget"), "{said}");
-}
-
-#[test]
-fn an_interrupt_passes_through_a_supervisor() {
-    let folder = evaluating("32");
-    let arguments = [
-        "train",
-        "run.toml",
-        "--device",
-        "cpu",
-        "--supervise",
-        "-o",
-        "run",
-    ];
-    let arguments = [&arguments[..], &["--steps", "100000000"]].concat();
-    let stepped = |line: &str| line.starts_with("step ");
-    let output = signalled(folder.path(), &arguments, stepped, "-INT");
-    let said = messages(&output);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("interrupted after step"), "{said}");
-    assert_eq!(record(&folder, "run")["interrupted"], true);
-}
-
-#[test]
-fn a_supervisor_needs_a_folder() {
-    let folder = folder(MLP);
-    let output = rekindle(folder.path(), &["train", "run.toml", "--supervise"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(messages(&output).contains("-o RUN_DIR"));
 }
 
 #[test]

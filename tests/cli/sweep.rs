@@ -62,7 +62,7 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     let output = rekindle(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
     let sweep = document(&output);
-    assert_eq!(sweep["format"], "rekindle-sweep/1");
+    assert_eq!(sweep["format"], "rekindle-sweep/2");
     assert_eq!(sweep["interrupted"], false);
     let rows = rows(&sweep);
     assert_eq!(sweep["rows_asked"], rows.len());
@@ -91,7 +91,6 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     let kept: Value = serde_json::from_str(&read("sweep.json")).expect("JSON");
     assert_eq!(kept, sweep);
     assert_eq!(read("sweep.csv").lines().count(), 1 + rows.len());
-    assert!(read("sweep.md").contains("| plain |"));
     assert!(read("frontier.svg").contains("</svg>"));
 
     let output = rekindle(folder.path(), &["report", "out"]);
@@ -343,7 +342,7 @@ fn a_killed_sweep_leaves_no_child() {
         .spawn()
         .expect("started");
     wait_for(&config, |commands| {
-        commands.iter().any(|command| command.contains(" child"))
+        commands.iter().any(|command| command.contains(" --json"))
     });
     // SIGKILL: nothing of the sweep's own runs any more.
     sweep.kill().expect("killed");

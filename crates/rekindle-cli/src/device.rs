@@ -7,9 +7,9 @@ use rekindle_train::{
     ranks::Local,
 };
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-use crate::{compiling, exit, failure::Failure, table::several, terminal::typed};
+use crate::{compiling, exit, failure::Failure, table::several};
 
 /// A requested device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,13 +58,14 @@ impl fmt::Display for DeviceChoice {
 
 impl Serialize for DeviceChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        typed::serialize(self, serializer)
+        serializer.collect_str(self)
     }
 }
 
 impl<'de> Deserialize<'de> for DeviceChoice {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        typed::deserialize(deserializer)
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
     }
 }
 

@@ -11,7 +11,7 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
 use crate::{
-    commands::{devices, plan, report, verify},
+    commands::{devices, plan, plan_graph, report, verify},
     config::{form::Form, reference::assert_written},
     error_document::{ERROR_FORMAT, ErrorDocument},
     estimate::{ESTIMATE_FORMAT, Estimate},
@@ -53,6 +53,7 @@ impl Document {
             // Users may also write this file, so keys that may be omitted are not required.
             Self::new::<Chain>(CHAIN_FORMAT, SchemaSettings::draft2020_12()),
             Self::written::<PlanFile>(PLAN_FORMAT),
+            Self::written::<plan_graph::Program>(plan_graph::PROGRAM_FORMAT),
             Self::written::<Infeasible>(INFEASIBLE_FORMAT),
             Self::written::<ErrorDocument>(ERROR_FORMAT),
             Self::written::<plan::Frontier>(plan::FRONTIER_FORMAT),

@@ -1,16 +1,12 @@
 //! The JSON document of a failed command.
 
-use std::{env, sync::OnceLock};
+use std::env;
 
 use miette::Report;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    exit,
-    failure::{Failure, supervisor_goes_on},
-    output,
-};
+use crate::{exit, failure::Failure, output};
 
 /// Format tag of [`ErrorDocument`].
 pub const ERROR_FORMAT: &str = "rekindle-error/1";
@@ -39,20 +35,8 @@ struct ConfigPlace {
     column: usize,
 }
 
-/// Whether documents are expected, if not determined by an argument.
-static EXPECTED: OnceLock<bool> = OnceLock::new();
-
-/// Sets whether documents are expected, regardless of the arguments. Call this once.
-pub fn expect(documents: bool) {
-    EXPECTED.get_or_init(|| documents);
-}
-
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
 pub fn write(failure: &Failure) {
-    if supervisor_goes_on(failure.code) {
-        // The supervisor, or its next process, writes the document.
-        return;
-    }
     let report = &failure.report;
     write_document(&ErrorDocument {
         format: ERROR_FORMAT.into(),
@@ -78,8 +62,7 @@ pub fn write_usage(error: &clap::Error) {
 }
 
 fn write_document(document: &ErrorDocument) {
-    let typed = || env::args_os().any(|argument| argument == "--json");
-    let asked = EXPECTED.get().copied().unwrap_or_else(typed);
+    let asked = env::args_os().any(|argument| argument == "--json");
     if asked && !output::wrote_document() {
         // The report is on standard error in any case.
         let _ = output::json(document);

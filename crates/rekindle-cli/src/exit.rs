@@ -14,8 +14,6 @@ pub const OUT_OF_MEMORY: i32 = 4;
 pub const FILE_REFUSED: i32 = 5;
 /// The loss or a gradient is not finite, and the run stops there.
 pub const NOT_FINITE: i32 = 6;
-/// A supervised process lost its device. Only the supervisor sees this code.
-pub const DEVICE_FAILED: i32 = 70;
 /// No code of its own: another rank of the job reports the failure and its code.
 pub const OTHER_RANK: i32 = -1;
 /// Interrupted.

@@ -2,7 +2,7 @@
 
 mod process;
 
-use std::{fmt::Display, sync::OnceLock};
+use std::fmt::Display;
 
 use miette::{Report, miette};
 use rekindle::{record::RecordError, reduce::ReduceError};
@@ -203,8 +203,8 @@ const SLOW_RANK: &str = "`--resume RUN_DIR` continues from the last snapshot; `R
 const PARTLY: &str = "`--resume RUN_DIR` continues from the last snapshot; with `--update after` a step that fails leaves nothing";
 
 /// What to do where a device failed.
-const FAULT: &str = "this process can no longer use the device: `--resume RUN_DIR` continues from the last snapshot, \
-                     `--supervise` does so by itself; `nvidia-smi -q` and the system's log may say more";
+const FAULT: &str = "this process can no longer use the device: `--resume RUN_DIR` continues from the last snapshot; \
+                     `nvidia-smi -q` and the system's log may say more";
 
 /// What to do where a kernel does not compile.
 const KERNEL: &str = "`rekindle devices` shows which NVRTC and which headers are used: both belong to one CUDA version, which is \
@@ -217,15 +217,6 @@ const TILE: &str = "the device failed: a matrix kernel of cubek-matmul asks for 
 /// What to do where a tile is too large.
 const SMALLER_TILE: &str = "this happens in f16 and bf16 where a batch has at least four times as many rows (samples or tokens) as \
                             a layer has outputs: choose a smaller `--batch`, or `--dtype f32`";
-
-/// The exit codes after which a supervisor starts another process. Set once, in supervised processes.
-pub static SUPERVISOR_GOES_ON: OnceLock<&'static [i32]> = OnceLock::new();
-
-/// Whether the supervisor restarts after this exit code, so that this process reports nothing.
-pub fn supervisor_goes_on(code: i32) -> bool {
-    let codes = SUPERVISOR_GOES_ON.get();
-    codes.is_some_and(|codes| codes.contains(&code))
-}
 
 /// The failure of a device that a message describes: exit code, sentence, and help.
 fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
@@ -240,13 +231,10 @@ fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
         Some((exit::OTHER, TILE.to_owned(), SMALLER_TILE))
     } else {
         let fault = device_fault(message)?;
-        let code = match supervisor_goes_on(exit::DEVICE_FAILED) {
-            true => exit::DEVICE_FAILED,
-            false => exit::OTHER,
-        };
-        Some((code, format!("the device failed: {fault}"), FAULT))
+        Some((exit::OTHER, format!("the device failed: {fault}"), FAULT))
     }
 }
+
 /// What to do where a weight is larger than a buffer may be.
 const SMALLER_LAYER: &str =
     "no plan and no budget changes that: try `--dtype f16`, a smaller layer, or another device";
@@ -257,7 +245,7 @@ const SMALLER_PARTS: &str = "no plan and no budget changes that: a smaller `--ba
 
 /// What to do where memory runs out.
 const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below the free memory may help; \
-                       `--resume RUN_DIR` continues from the last snapshot, `--supervise` does so by itself";
+                       `--resume RUN_DIR` continues from the last snapshot";
 
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {

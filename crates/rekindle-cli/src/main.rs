@@ -16,7 +16,7 @@
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures (timeline, comparison, frontier) as SVG; runs as one HTML page |
 //! | [`started`], [`resumed`], [`shell`] | the command line of a run, kept in its folder; what `--resume` makes of it; how it is quoted |
-//! | [`child`] | this program, run again in a process of its own that ends with this one |
+//! | [`child`] | commands of this program in processes of their own, which end with this one |
 //! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`ending`], [`exit`], [`terminal`], [`error_document`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
 
@@ -88,14 +88,13 @@ fn main() {
         }
         error.exit()
     });
-    let task = matches!(command, Command::Child).then(child::take);
-    terminal::set_up(match &task {
-        Some(Ok((asked, _))) => *asked,
-        _ => ranks::look(look),
-    });
+    terminal::set_up(ranks::look(look));
     compiling::listen();
     failure::report_panics_as_bugs();
-    if let Err(refusal) = ranks::check(&command).and_then(|()| failure::check_address_space()) {
+    let ready = ranks::check(&command)
+        .and_then(|()| failure::check_address_space())
+        .and_then(|()| child::end_with_parent());
+    if let Err(refusal) = ready {
         ranks::leave_to_first(refusal.code);
         ending::end(Err(refusal));
     }
@@ -105,7 +104,6 @@ fn main() {
         Command::Train(args) => commands::train::run(*args),
         Command::Profile(args) => commands::profile::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
-        Command::Child => task.map_or(Ok(()), |task| commands::child::run(task?.1)),
         Command::Sweep(args) => commands::sweep::run(&args),
         Command::Max(args) => commands::max::run(&args),
         Command::Verify(args) => commands::verify::run(&args),

@@ -1,9 +1,6 @@
 //! Parses the link between ranks, and describes the cost of the exchange over it in words.
 
-use std::{
-    fmt::{self, Write},
-    str::FromStr,
-};
+use std::{fmt::Write, str::FromStr};
 
 use rekindle::{
     record::{Rate, StepExchange},
@@ -16,17 +13,6 @@ use crate::table::several;
 /// A link: `12GB/s`, `25Gb/s` (bits), or with the latency of a message `12GB/s,5us`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkChoice(pub Rate);
-
-/// As it is typed, in bytes.
-impl fmt::Display for LinkChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Rate {
-            latency_s,
-            bytes_per_s,
-        } = self.0;
-        write!(f, "{bytes_per_s:.0}B/s,{}s", latency_s.0)
-    }
-}
 
 /// The error of a text that is not a link.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -84,29 +70,6 @@ fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
         Some(number * factor)
     });
     fitting.find(|number| number.is_finite() && *number >= 0.0)
-}
-
-/// Operations on numbers in a second, multiplications and additions each counted: `100T`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Flops(pub f64);
-
-/// The error of a text that is not a speed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a speed: write operations a second, for example 500G, 100T or 1.5P")]
-pub struct FlopsParseError {
-    text: String,
-}
-
-impl FromStr for Flops {
-    type Err = FlopsParseError;
-
-    fn from_str(text: &str) -> Result<Self, FlopsParseError> {
-        let speed = scaled(text, &[("G", 1e9), ("T", 1e12), ("P", 1e15)]);
-        let speed = speed.filter(|speed| *speed > 0.0);
-        speed
-            .map(Self)
-            .ok_or_else(|| FlopsParseError { text: text.into() })
-    }
 }
 
 /// A link in words.
@@ -168,8 +131,6 @@ mod tests {
         assert_eq!(link("12GB/s"), Ok((12e9, 0.0)));
         assert_eq!(link("25Gb/s, 2 us"), Ok((3.125e9, 2e-6)));
         assert_eq!(link("1.5GiB/s,0.5ms"), Ok((1.5 * f64::from(1 << 30), 5e-4)));
-        let typed: LinkChoice = "25Gb/s,2us".parse().expect("a link");
-        assert_eq!(typed.to_string().parse(), Ok(typed));
         for text in [
             "12",
             "12GB",

@@ -29,7 +29,7 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
 
-/// Whether [`json`] was called.
+/// Whether [`json`] or [`json_line`] was called.
 static DOCUMENT: AtomicBool = AtomicBool::new(false);
 
 /// Whether a JSON document was written: a command writes at most one.
@@ -47,6 +47,13 @@ pub fn json(document: &impl Serialize) -> Outcome {
     let text = lines(document)?;
     DOCUMENT.store(true, Relaxed);
     self::text(&text)
+}
+
+/// Writes one JSON document in a line.
+pub fn json_line(document: &impl Serialize) -> Outcome {
+    let text = serde_json::to_string(document).map_err(Failure::other)?;
+    DOCUMENT.store(true, Relaxed);
+    self::text(&format!("{text}\n"))
 }
 
 /// Writes a JSON document to a file.

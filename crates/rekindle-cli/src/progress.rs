@@ -46,7 +46,6 @@ pub struct Progress {
     /// The run's command line and its folder, until it is written there.
     kept: Option<(Started, PathBuf)>,
     keeping: Outcome,
-    note: Option<PathBuf>,
     /// Files of the run's folder that could not be written last, and why.
     unwritten: BTreeMap<RunFile, String>,
 }
@@ -64,7 +63,6 @@ impl Progress {
             track: None,
             kept: None,
             keeping: Ok(()),
-            note: None,
             unwritten: BTreeMap::new(),
         }
     }
@@ -79,11 +77,6 @@ impl Progress {
         Self { track, ..self }
     }
 
-    /// Reports the plan's peak to a supervisor.
-    pub fn supervised_by(self, note: Option<PathBuf>) -> Self {
-        Self { note, ..self }
-    }
-
     fn note_update(&self, planned: &Planned) {
         if let Some(offload) = crate::summary::offload_line(planned) {
             self.line(&offload);
@@ -93,13 +86,6 @@ impl Progress {
         }
         if let Some(update) = crate::summary::in_backward_line(planned) {
             self.line(&format!("updates {update}"));
-        }
-    }
-
-    fn note_peak(&self, planned: &Planned) {
-        if let Some(path) = &self.note {
-            // If this fails, the supervisor uses its own budget.
-            let _ = std::fs::write(path, planned.peak.0.to_string());
         }
     }
 
@@ -181,7 +167,6 @@ impl Observer for Progress {
 
     fn planned(&mut self, planned: &Planned, step: usize) {
         crate::failure::note_plan(planned, step);
-        self.note_peak(planned);
         // Until now nothing could be lost. Where kernels are compiled, the first step may still take long, and nothing is
         // lost before it is done.
         if compiling::count() == 0 {
@@ -260,7 +245,6 @@ impl Observer for Progress {
 
     fn planned_again(&mut self, again: &PlannedAgain<'_>) {
         crate::failure::note_step(again.step);
-        self.note_peak(again.planned);
         let within = match again.budget == again.before {
             true => format!("the same {}", again.budget),
             false => format!("{} instead of {}", again.budget, again.before),

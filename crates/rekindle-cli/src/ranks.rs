@@ -14,7 +14,7 @@ use rekindle_train::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    args::{Cli, Command, PlanArgs},
+    args::{Cli, Command},
     ending, exit,
     failure::{Failure, Outcome},
     launched::{Launched, is_first, launched},
@@ -51,14 +51,11 @@ pub fn check(command: &Command) -> Outcome {
         return Ok(());
     }
     match command {
-        Command::Train(args) if args.supervise => Err(Failure::usage(
-            "`--supervise` starts one process again: leave it out under `mpirun`; `--resume RUN_DIR` continues a job that ended",
-        )),
         Command::Train(args) if args.compare => Err(Failure::usage(
             "`--compare` measures plain steps of one process: leave it out under `mpirun`",
         )),
-        Command::Plan(PlanArgs { chain: Some(_), .. }) => Err(Failure::usage(
-            "`--chain` plans a step that was measured before: start it without `mpirun`",
+        Command::Plan(args) if args.chain.is_some() || args.graph.is_some() => Err(Failure::usage(
+            "`--chain` and `--graph` plan a step that was measured before: start them without `mpirun`",
         )),
         Command::Train(_) | Command::Plan(_) if cfg!(feature = "mpi") => Ok(()),
         Command::Train(_) | Command::Plan(_) => Err(no_mpi()),

@@ -14,8 +14,7 @@ use std::{
 
 use crate::{exit, launched};
 
-/// Signals within this time after the first one belong to the same request: a terminal and a supervisor may send
-/// several.
+/// Signals within this time after the first one belong to the same request: a terminal and `mpirun` may both send one.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
 static ASKED: AtomicBool = AtomicBool::new(false);

@@ -144,8 +144,8 @@ pub fn warnings(planned: &Planned) -> Vec<String> {
     warnings
 }
 
-/// How a run ended: what was saved, predictions beside measurements, memory by phase. `verbose` shows more phases and
-/// sentences.
+/// How a run ended: what was saved, predictions beside measurements, memory by phase. `verbose` shows the phases of more
+/// steps.
 pub fn closing(record: &RunRecord, verbose: bool) -> String {
     let mut text = format!("{}\n{}\n", saved(record), losses(record));
     if record.steps == 1 {
@@ -167,12 +167,9 @@ pub fn closing(record: &RunRecord, verbose: bool) -> String {
     }
     let _ = writeln!(text, "\n{}", predictions(record));
     let _ = writeln!(text, "\n{}", phases::table(record, verbose));
-    for sentence in phases::sentences(record, verbose) {
-        let _ = writeln!(
-            text,
-            "{}",
-            terminal::wrapped(&format!("- {sentence}"), "  ")
-        );
+    if let Some(growth) = &record.growth {
+        let growth = format!("Memory grows: {growth}.");
+        let _ = writeln!(text, "\n{}", terminal::wrapped(&growth, ""));
     }
     text
 }
@@ -392,5 +389,34 @@ pub fn made_up_run() -> RunRecord {
         growth: None,
         phases: Vec::new(),
         timeline: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle::meter::{Leftover, Phase};
+    use rekindle_train::record::MemoryGrowth;
+
+    use super::*;
+
+    #[test]
+    fn memory_that_grows_is_named_with_its_phases() {
+        let left = |phase, step_bytes| Leftover {
+            phase,
+            step_bytes: Bytes(step_bytes),
+        };
+        let run = RunRecord {
+            growth: Some(MemoryGrowth {
+                last_step: 72,
+                step_bytes: Bytes(1024),
+                left: vec![left(Some(Phase::Forward), 1000), left(None, 24)],
+            }),
+            ..made_up_run()
+        };
+        let said = closing(&run, false).replace('\n', " ");
+        let growth = "Memory grows: up to step 72 each step leaves behind 1000 B in phase `forward`, 24 B outside of phases (data, \
+                      evaluations, files).";
+        assert!(said.contains(growth), "{said}");
+        assert!(!closing(&made_up_run(), false).contains("Memory grows"));
     }
 }

@@ -1,4 +1,4 @@
-//! Tables in one style for terminals, Markdown and pages.
+//! Tables in one style for terminals and pages.
 //!
 //! Columns without a value are left out. Numbers are right-aligned.
 
@@ -161,21 +161,6 @@ impl Table {
                 }
             }
         }
-    }
-
-    /// As Markdown.
-    pub fn markdown(&self) -> String {
-        let line = |cell: &dyn Fn(usize) -> String| {
-            let cells: Vec<String> = self.columns().map(cell).collect();
-            format!("| {} |\n", cells.join(" | "))
-        };
-        let mut text = line(&|column| self.header[column].trim().replace('\n', " "));
-        text += &line(&|column| ["---", "--:"][usize::from(self.numbers.contains(&column))].into());
-        for row in &self.rows {
-            // A bare asterisk would start an emphasis.
-            text += &line(&|column| row[column].text.replace('*', "\\*"));
-        }
-        text
     }
 }
 

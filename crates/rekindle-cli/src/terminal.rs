@@ -10,14 +10,13 @@ use anstream::AutoStream;
 use clap::{Args, ColorChoice};
 use indicatif::{ProgressBar, ProgressStyle, WeakProgressBar};
 use miette::MietteHandlerOpts;
-use serde::{Deserialize, Serialize};
 use textwrap::{Options, WordSeparator, WordSplitter};
 
 /// Width of reports in files and pipes; a terminal has its own.
 const WIDTH_ELSEWHERE: usize = 100;
 
 /// How much every command prints, and how it looks.
-#[derive(Debug, Clone, Copy, Default, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Messages")]
 pub struct LookArgs {
     /// Print no progress and no notes: results and errors only
@@ -35,27 +34,7 @@ pub struct LookArgs {
         hide_possible_values = true,
         hide_default_value = true
     )]
-    #[serde(with = "typed")]
     pub color: ColorChoice,
-}
-
-/// A value as it is typed.
-pub mod typed {
-    use std::{fmt::Display, str::FromStr};
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
-    }
-
-    pub fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
 }
 
 /// The output options of the command line, for the whole process.
@@ -85,7 +64,7 @@ pub fn set_up(look: LookArgs) {
 }
 
 /// What [`set_up`] was told.
-pub fn look() -> LookArgs {
+fn look() -> LookArgs {
     LOOK.get().copied().unwrap_or_default()
 }
 

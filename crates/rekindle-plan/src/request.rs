@@ -85,14 +85,13 @@ impl FromStr for Planner {
 }
 
 /// What to plan for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Request {
     /// The most bytes at any moment, everything counted; `None` for no limit.
     pub budget: Option<Bytes>,
     /// Which planner.
     pub planner: Planner,
     /// The link to host memory, for the planners `graph` and `auto`; `None` where tensors stay on the device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
 }
 

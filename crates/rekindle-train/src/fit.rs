@@ -18,7 +18,7 @@ mod search;
 
 pub use advice::{Advice, Limit};
 pub use breakdown::Breakdown;
-pub use budgets::{Budgets, MOST_OPERATIONS};
+pub use budgets::Budgets;
 pub use known::Known;
 pub use schedule_kind::{ScheduleKind, spread};
 pub use search::largest;

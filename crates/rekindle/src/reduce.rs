@@ -54,5 +54,4 @@ pub use reducer::{
     Answer, Collective, Pending, ReduceError, Reducer, TIME_LIMIT, agree, named, part,
 };
 pub use rehearsal::Rehearsal;
-pub(crate) use shards::fullest_share;
 pub use shards::{Shards, SharedReading};

@@ -21,14 +21,11 @@ use clap::{Parser, Subcommand};
 pub use self::{
     files::{CompletionsArgs, DevicesArgs, InitArgs, ManArgs, ReportArgs, Story},
     plan::{EstimateArgs, PlanArgs, ProfileArgs},
-    shared::{AnswerArgs, ConfigArgs, LinkArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
+    shared::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
     sweep::{Lever, MaxArgs, SweepArgs, VerifyArgs},
-    train::{Supervised, TrainArgs},
+    train::{TrainArgs, words},
 };
 use crate::terminal::LookArgs;
-
-/// The subcommand of children, which no help shows.
-pub const CHILD: &str = "child";
 
 /// Train sequential models that do not fit in memory.
 ///
@@ -60,9 +57,6 @@ pub enum Command {
     Profile(ProfileArgs),
     /// Find the fastest schedule within a budget, and explain it
     Plan(PlanArgs),
-    /// Run a task of another process of this program
-    #[command(name = CHILD, hide = true)]
-    Child,
     /// Run a config under many schedules, and show time against memory: table, files, plot
     Sweep(SweepArgs),
     /// Find the largest batch, depth or width that fits, with and without checkpointing
@@ -91,10 +85,7 @@ mod tests {
     fn examples_are_understood() {
         let mut examples = 0;
         let program = Cli::command();
-        let commands = program
-            .get_subcommands()
-            .filter(|command| !command.is_hide_set());
-        for command in commands.chain([&program]) {
+        for command in program.get_subcommands().chain([&program]) {
             let help = command.get_after_help().expect("examples").to_string();
             assert!(help.starts_with("Examples:\n"), "{help}");
             for line in help.lines().filter_map(|line| line.strip_prefix("  ")) {

@@ -3,19 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::{
-    AnswerArgs, ConfigArgs, LinkArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::ranks,
-};
-use crate::{
-    device::DeviceChoice,
-    network::{Flops, LinkChoice},
-};
+use super::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::ranks};
+use crate::{device::DeviceChoice, network::LinkChoice};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle estimate configs/deep-linear.toml\n  rekindle estimate configs/deep-linear.toml --batch 4096 --budget 2GiB\n  rekindle estimate configs/deep-linear.toml --ranks 2,4,8 --link 25Gb/s,30us --flops 10T"
+    after_help = "Examples:\n  rekindle estimate configs/deep-linear.toml\n  rekindle estimate configs/deep-linear.toml --batch 4096 --budget 2GiB"
 )]
 #[command(group = ArgGroup::new("counted").args(["segments", "budget"]))]
 pub struct EstimateArgs {
@@ -26,32 +21,6 @@ pub struct EstimateArgs {
     /// Device that the model must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D", help_heading = "Device and measurement")]
     pub device: Option<DeviceChoice>,
-    /// Also count the memory of each of N ranks that share the batch
-    #[arg(
-        long,
-        value_name = "N,..",
-        value_delimiter = ',',
-        value_parser = ranks(),
-        help_heading = "Several ranks"
-    )]
-    pub ranks: Vec<usize>,
-    /// Predict the ranks' step on this link from each to its neighbour in a ring: bytes or bits a second, and the latency of a
-    /// message (12GB/s,5us or 25Gb/s). May be given several times
-    #[arg(
-        long,
-        value_name = "RATE[,LATENCY]",
-        requires_all = ["ranks", "flops"],
-        help_heading = "Several ranks"
-    )]
-    pub link: Vec<LinkChoice>,
-    /// Floating-point operations per second of a device (100T)
-    #[arg(
-        long,
-        value_name = "SPEED",
-        requires = "link",
-        help_heading = "Several ranks"
-    )]
-    pub flops: Option<Flops>,
     /// Show N levels of layers inside layers (all of them if not given)
     #[arg(long, value_name = "N", help_heading = "Output")]
     pub levels: Option<usize>,
@@ -59,7 +28,7 @@ pub struct EstimateArgs {
     pub answer: AnswerArgs,
 }
 
-#[derive(Debug, Args, Serialize, Deserialize)]
+#[derive(Debug, Args, Serialize)]
 #[command(
     after_help = "Examples:\n  rekindle profile configs/deep-linear.toml\n  rekindle profile configs/deep-linear.toml --device cpu -o chain.json"
 )]
@@ -82,11 +51,20 @@ pub struct ProfileArgs {
 )]
 pub struct PlanArgs {
     /// The TOML file that describes model, data and training
-    #[arg(value_name = "CONFIG", required_unless_present = "chain")]
+    #[arg(value_name = "CONFIG", required_unless_present_any = ["chain", "graph"])]
     pub config: Option<PathBuf>,
     /// Plan for a chain written by `rekindle profile -o`, instead of a config
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "ReplaceArgs"])]
     pub chain: Option<PathBuf>,
+    /// Plan for the graph of a recorded step in FILE (`-`: standard input), and answer with the operations to run
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = [
+            "config", "chain", "ReplaceArgs", "MeasureArgs", "ranks", "output", "explain", "frontier"
+        ]
+    )]
+    pub graph: Option<PathBuf>,
     #[command(flatten)]
     pub replace: ReplaceArgs,
     #[command(flatten)]
@@ -103,8 +81,15 @@ pub struct PlanArgs {
         help_heading = "Several ranks"
     )]
     pub ranks: Option<usize>,
-    #[command(flatten)]
-    pub network: LinkArgs,
+    /// Predict the step of several ranks on this link from each to its neighbour in a ring: bytes or bits a second, and the
+    /// latency of a message (12GB/s,5us or 25Gb/s). Without it the link is measured under `mpirun`
+    #[arg(
+        long,
+        value_name = "RATE[,LATENCY]",
+        requires = "ranks",
+        help_heading = "Several ranks"
+    )]
+    pub link: Option<LinkChoice>,
     /// Write the plan to this file, for `rekindle train --plan`
     #[arg(
         short,

@@ -11,10 +11,10 @@ use rekindle_train::{
 use serde::{Deserialize, Serialize};
 
 use super::word::word;
-use crate::{config::OffloadChoice, device::DeviceChoice, network::LinkChoice};
+use crate::{config::OffloadChoice, device::DeviceChoice};
 
 /// What every command that reads a config takes.
-#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Args, Serialize)]
 pub struct ConfigArgs {
     /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG")]
@@ -85,20 +85,6 @@ pub struct ScheduleArgs {
     /// optimal (over layers)
     #[arg(long, value_name = "NAME")]
     pub planner: Option<Planner>,
-}
-
-/// The link that steps of several ranks are predicted on.
-#[derive(Debug, Args)]
-pub struct LinkArgs {
-    /// Predict the step of several ranks on this link from each to its neighbour in a ring: bytes or bits a second, and the
-    /// latency of a message (12GB/s,5us or 25Gb/s). Without it `plan` measures the link under `mpirun`, and `sweep` trains
-    #[arg(
-        long,
-        value_name = "RATE[,LATENCY]",
-        requires = "ranks",
-        help_heading = "Several ranks"
-    )]
-    pub link: Option<LinkChoice>,
 }
 
 /// How a command answers.

@@ -8,14 +8,11 @@ use rekindle_plan::Planner;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    AnswerArgs, ConfigArgs, LinkArgs, MeasureArgs,
-    word::{ranks, word},
-};
+use super::{AnswerArgs, ConfigArgs, MeasureArgs, word::word};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle sweep configs/deep-linear.toml -o sweeps/first\n  rekindle sweep configs/deep-linear.toml --segments 1,4,16 --budgets 40MiB,60MiB\n  rekindle sweep configs/deep-linear.toml --ranks 1,2,4 --link 12GB/s,5us"
+    after_help = "Examples:\n  rekindle sweep configs/deep-linear.toml -o sweeps/first\n  rekindle sweep configs/deep-linear.toml --segments 1,4,16 --budgets 40MiB,60MiB"
 )]
 pub struct SweepArgs {
     #[command(flatten)]
@@ -36,24 +33,12 @@ pub struct SweepArgs {
         help_heading = "Schedule"
     )]
     pub budgets: Vec<Size>,
-    /// Numbers of ranks to train on: each is a job under `mpirun`, on this machine's devices. With --link, the rows are
-    /// predicted instead
-    #[arg(
-        long,
-        value_name = "N,..",
-        value_delimiter = ',',
-        value_parser = ranks(),
-        help_heading = "Several ranks"
-    )]
-    pub ranks: Vec<usize>,
-    #[command(flatten)]
-    pub network: LinkArgs,
     /// Optimizer steps of each row
     #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Schedule")]
     pub steps: usize,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Write sweep.json, sweep.csv, sweep.md and frontier.svg to this folder, after each row
+    /// Write sweep.json, sweep.csv and frontier.svg to this folder, after each row
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output: Option<PathBuf>,
     /// Resume the sweep in this folder: run the rows that are missing

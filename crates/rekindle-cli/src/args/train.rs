@@ -1,4 +1,4 @@
-//! Arguments of `train`, typed or passed to a child process.
+//! Arguments of `train`, and how arguments are typed.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::word};
-use crate::{failure::Failure, shell, started::Started};
+use crate::{failure::Failure, shell};
 
 #[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
 #[command(
@@ -77,14 +77,6 @@ pub struct TrainArgs {
         help_heading = "Run folder"
     )]
     pub resume: Option<PathBuf>,
-    /// Train in a child process; if the system kills it or memory runs out, restart it from its last snapshot with a
-    /// smaller budget. Needs -o or --resume
-    #[arg(long, help_heading = "Run folder")]
-    pub supervise: bool,
-    /// Settings from the process that supervises this one
-    #[arg(skip)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub supervised: Option<Supervised>,
     /// Write one JSON document to standard output
     #[arg(long, help_heading = "Output and checks")]
     pub json: bool,
@@ -98,20 +90,12 @@ impl TrainArgs {
 
     /// The command line, as it is typed.
     pub fn typed(&self) -> Result<String, Failure> {
-        self.words("train").map(|words| shell::line(&words))
-    }
-
-    /// The command line of a command that has these options.
-    pub fn words(&self, command: &str) -> Result<Vec<String>, Failure> {
-        let mut words = vec![command.to_owned()];
-        let fields = serde_json::to_value(self).map_err(Failure::other)?;
-        add_typed(&mut words, &fields);
-        Ok(words)
+        words("train", self).map(|words| shell::line(&words))
     }
 }
 
 impl ConfigArgs {
-    /// The training of this config, for a child process.
+    /// The training of this config that answers in JSON.
     pub fn training(&self, measure: MeasureArgs) -> TrainArgs {
         TrainArgs {
             config: Some(self.config.clone()),
@@ -121,6 +105,14 @@ impl ConfigArgs {
             ..TrainArgs::default()
         }
     }
+}
+
+/// The command line of a command with these arguments, as it is typed.
+pub fn words(command: &str, args: &impl Serialize) -> Result<Vec<String>, Failure> {
+    let mut words = vec![command.to_owned()];
+    let fields = serde_json::to_value(args).map_err(Failure::other)?;
+    add_typed(&mut words, &fields);
+    Ok(words)
 }
 
 /// Fields are called what their options are called.
@@ -135,15 +127,4 @@ fn add_typed(words: &mut Vec<String>, fields: &Value) {
             _ => add_typed(words, value),
         }
     }
-}
-
-/// Settings that a supervisor hands to its process.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Supervised {
-    /// Where to write what the plan takes.
-    pub note: PathBuf,
-    /// Whether it is tried within less memory than was asked for, and another follows where no plan fits that.
-    pub tried_within_less: bool,
-    /// What the supervisor was started with.
-    pub started: Started,
 }

@@ -13,10 +13,7 @@ use super::train;
 use crate::{
     args::EstimateArgs,
     config::{self, Overrides, RunKeys},
-    estimate::{
-        Estimate, Wanted,
-        ranks::{Asked, RanksEstimate},
-    },
+    estimate::{Estimate, Wanted},
     failure::{Failure, Outcome},
     output,
     plan_file::PlanFile,
@@ -41,12 +38,6 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         }),
     };
     let kernels = kernels(device.device);
-    let asked = Asked {
-        ranks: &args.ranks,
-        links: &args.link,
-        flops: args.flops,
-    };
-    let ranks = RanksEstimate::all(&asked, &config, kernels, limit.as_ref())?;
     let wanted = match (&config.run.plan, request) {
         (Some(path), _) => {
             let (file, order) = PlanFile::read(path)?;
@@ -68,7 +59,6 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         found = Estimate::new(&config, kernels, &wanted, limit)?;
     }
     let (estimate, impossible) = found;
-    let estimate = estimate.with_ranks(ranks);
     if args.answer.json {
         output::json(&estimate)?;
     } else {

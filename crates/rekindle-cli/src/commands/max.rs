@@ -19,8 +19,8 @@ use rekindle_train::{
 
 use super::train;
 use crate::{
-    args::{Lever, MaxArgs, MeasureArgs, ProfileArgs, ScheduleArgs, TrainArgs},
-    child::{self, Task},
+    args::{Lever, MaxArgs, MeasureArgs, ProfileArgs, ScheduleArgs, TrainArgs, words},
+    child,
     config::{self, Overrides},
     device::DeviceChoice,
     exit,
@@ -356,12 +356,13 @@ impl Measurer<'_> {
         note!("measuring {} {size}", self.subject.varied.lever.name());
         let mut config = self.subject.sized(&self.args.config, size);
         config.replace.update = Some(update.into());
-        let answer = child::ask(&Task::Profile(ProfileArgs {
+        let profile = ProfileArgs {
             config,
             measure: self.measure(),
             output: None,
             json: true,
-        }))?;
+        };
+        let answer = child::ask(&words("profile", &profile)?)?;
         let step = MeasuredStep::from_json(&answer).map_err(Failure::other)?;
         let step = Rc::new(step);
         let mut profiled = self.profiled.borrow_mut();
@@ -373,15 +374,15 @@ impl Measurer<'_> {
     fn confirm(&self, size: usize, budget: Bytes) -> Result<Confirmed, Failure> {
         note!("running {} {size}", self.subject.varied.lever.name());
         let config = self.subject.sized(&self.args.config, size);
-        let task = Task::Train(Box::new(TrainArgs {
+        let training = TrainArgs {
             schedule: ScheduleArgs {
                 budget: Some(Size::Bytes(budget)),
                 ..ScheduleArgs::default()
             },
             steps: Some(CONFIRMING_STEPS),
             ..config.training(self.measure())
-        }));
-        let answer = child::ask(&task).map_err(|refused| {
+        };
+        let answer = child::ask(&words("train", &training)?).map_err(|refused| {
             let Failure { code, report } = refused.into();
             let name = self.subject.varied.lever.name();
             Failure::coded(code, format!("{name} {size} was not confirmed: {report}"))

@@ -1,18 +1,15 @@
 //! The commands, one file each.
 
-pub mod child;
 pub mod devices;
 pub mod estimate;
 mod explain;
 pub mod init;
-
 pub mod max;
 pub mod plan;
-pub mod plan_elsewhere;
+pub mod plan_graph;
 pub mod profile;
 pub mod report;
 pub mod shell;
-pub mod supervise;
 pub mod sweep;
 pub mod train;
 pub mod verify;

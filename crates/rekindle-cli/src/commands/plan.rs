@@ -11,7 +11,7 @@ use rekindle_train::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{explain, profile, train};
+use super::{explain, plan_graph, profile, train};
 use crate::{
     args::PlanArgs,
     config::{self, Config, OffloadChoice, Overrides},
@@ -65,11 +65,11 @@ pub fn run(args: &PlanArgs) -> Outcome {
     if let Some(path) = &args.chain {
         return of_chain(args, path);
     }
+    if let Some(path) = &args.graph {
+        return plan_graph::of_graph(path, &of_file(args)?, args.answer.json);
+    }
     let world = ranks::world()?;
-    let ranks = ranks::settled(
-        &world,
-        ranks::planned_for(&world, args.ranks, args.network.link),
-    );
+    let ranks = ranks::settled(&world, ranks::planned_for(&world, args.ranks, args.link));
     let outcome = ranks.and_then(|ranks| of_config(args, &ranks));
     ranks::end(world, outcome)
 }
@@ -139,13 +139,18 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     )
 }
 
-/// Plans for a measured step from a file. The budget is used as it is, without a reserve.
-fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
-    let request = Request {
+/// The request for a step from a file.
+fn of_file(args: &PlanArgs) -> Result<Request, Failure> {
+    Ok(Request {
         planner: Planner::asked(args.schedule.planner, args.schedule.segments)?,
         budget: budget(args)?,
         ..Request::default()
-    };
+    })
+}
+
+/// Plans for a measured step from a file. The budget is used as it is, without a reserve.
+fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
+    let request = of_file(args)?;
     let text = input::text(path)?;
     let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
@@ -229,7 +234,7 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     output::text(&text)
 }
 
-/// The budget for a chain from a file: a percentage refers to the given device.
+/// The budget for a step from a file: a percentage refers to the given device.
 fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
     let Some(size) = args.schedule.budget else {
         return Ok(None);

@@ -6,7 +6,7 @@ use rekindle_train::{
     session::{self, Job, ScheduleRequest, Subject},
 };
 
-use super::{plan_elsewhere::plan_elsewhere, train};
+use super::{plan_graph::plan_elsewhere, train};
 use crate::{
     args::{MeasureArgs, ProfileArgs},
     config::{self, Config, Overrides},
@@ -18,8 +18,16 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let plain = Request::default();
-    let step = of_config(args, plain, |job, subject| Ok(subject.measured_step(job)))?;
+    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
+    let device = train::device(args.measure.device, &config)?.resolve()?;
+    let count = config.count(args.measure.count);
+    let step = measured(
+        &args.measure,
+        &config,
+        &device,
+        |job| Job { count, ..job },
+        |job, subject| Ok(subject.measured_step(job)),
+    )?;
     let text = step.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
         output::file(path, &text)?;
@@ -29,35 +37,6 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     } else {
         output::text(&format!("{}{}", table(&step.chain), link(step.link())))
     }
-}
-
-/// Measures, and writes the smallest feasible budget. The memory of measuring counts too, so it is kept as small as
-/// possible.
-pub fn smallest_budget(args: &ProfileArgs) -> Outcome {
-    let least = Request::within(Bytes::ZERO);
-    output::json(&of_config(args, least, |job, mut subject| {
-        Ok(subject.smallest_budget(job)?)
-    })?)
-}
-
-fn of_config<T>(
-    args: &ProfileArgs,
-    request: Request,
-    then: impl FnOnce(&Job<'_>, Subject) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
-    measured(
-        &args.measure,
-        &config,
-        &device,
-        |job| Job {
-            count: config.count(args.measure.count),
-            schedule: ScheduleRequest::Plan(request),
-            ..job
-        },
-        then,
-    )
 }
 
 /// Measures the training step of a config on a device, for the job that `complete` returns, and passes both to `then`.

@@ -1,9 +1,7 @@
 //! `rekindle sweep`: one config under many schedules, each in a separate process.
 
-use std::process::Command;
-
 use rekindle_plan::{Bytes, PlanError};
-use rekindle_train::{model::stages::ModelStages, ranks::RanksRefused};
+use rekindle_train::model::stages::ModelStages;
 
 use super::train;
 use crate::{
@@ -28,7 +26,6 @@ pub fn run(args: &SweepArgs) -> Outcome {
         },
     )?;
     check_segments(args, &config)?;
-    check_ranks(args, &config)?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
     let budgets = args
         .budgets
@@ -68,11 +65,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
     stop::in_order("stopping; rows that are done are kept");
 
     let mut sweep = Sweep {
-        runner: Runner::new(
-            args,
-            DeviceChoice::One(device.device),
-            config.training.batch,
-        ),
+        runner: Runner::new(args, DeviceChoice::One(device.device)),
         chosen: Point::of_config(&config.run),
         record,
         folder,
@@ -127,26 +120,6 @@ fn check_segments(args: &SweepArgs, config: &Config) -> Outcome {
     }
 }
 
-/// Rejects ranks that can neither train nor be predicted.
-fn check_ranks(args: &SweepArgs, config: &Config) -> Outcome {
-    let Some(&ranks) = args.ranks.iter().max().filter(|ranks| **ranks > 1) else {
-        return Ok(());
-    };
-    RanksRefused::check_samples(config.training.batch, ranks).map_err(Failure::usage)?;
-    let can_train = || {
-        let found = Command::new("mpirun").arg("--version").output();
-        cfg!(feature = "mpi") && found.is_ok()
-    };
-    if args.network.link.is_some() || can_train() {
-        return Ok(());
-    }
-    Err(Failure::with_help(
-        exit::USAGE,
-        "training on several ranks takes `mpirun`, and a `rekindle` that is built with `--features mpi`",
-        "name the link between ranks, for example `--link 12GB/s,5us`: then their rows are predicted",
-    ))
-}
-
 fn stages(config: &Config) -> usize {
     ModelStages::new(&config.model, &config.shape).stages.len()
 }
@@ -161,16 +134,15 @@ struct Sweep<'a> {
 
 impl Sweep<'_> {
     fn run(&mut self, args: &SweepArgs, config: &Config, asked: Vec<Bytes>) -> Outcome {
-        let others = !args.budgets.is_empty() || !args.ranks.is_empty();
-        let mut points = point::uniform(&args.segments, stages(config), others);
+        let budgets_asked = !args.budgets.is_empty();
+        let mut points = point::uniform(&args.segments, stages(config), budgets_asked);
         // If other rows are requested, default budgets are not run.
-        let spread = args.segments.is_empty() && !others;
+        let spread = args.segments.is_empty() && !budgets_asked;
         points.extend(asked.into_iter().map(Point::Optimal));
         let more = if spread { point::BUDGETS } else { 0 };
         if !points.contains(&self.chosen) {
             points.push(self.chosen);
         }
-        points.extend(args.ranks.iter().copied().map(Point::Ranks));
         self.record.rows_asked = points.len() + more;
 
         if points.iter().any(|&point| !self.record.has(point)) || (spread && !self.is_spread()) {

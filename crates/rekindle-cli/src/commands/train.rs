@@ -14,14 +14,14 @@ use rekindle_train::{
     session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
 };
 
-use super::{plan_elsewhere::plan_elsewhere, supervise};
+use super::plan_graph::plan_elsewhere;
 use crate::{
-    args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs},
-    child::{self, Task},
+    args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
+    child,
     config::{self, Config, OffloadChoice, Overrides, RunKeys},
     device::DeviceChoice,
     exit,
-    failure::{Failure, Outcome, SUPERVISOR_GOES_ON, supervisor_goes_on},
+    failure::{Failure, Outcome},
     infeasible::Infeasible,
     output,
     plan_file::PlanFile,
@@ -35,12 +35,6 @@ use crate::{
 
 /// Trains.
 pub fn run(args: TrainArgs) -> Outcome {
-    if args.supervise {
-        return supervise::run(&args);
-    }
-    if let Some(supervised) = &args.supervised {
-        SUPERVISOR_GOES_ON.get_or_init(|| supervised.goes_on_after());
-    }
     let ranks = ranks::world()?;
     let outcome = train(args, &ranks);
     ranks::end(ranks, outcome)
@@ -155,21 +149,15 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         note!("warning: only {free} of the budget of {budget} are free now");
     }
     let kept = match args.output.as_ref().filter(|_| speaks) {
-        Some(folder) => {
-            let supervisor = args.supervised.as_ref();
-            let started = supervisor.map(|supervised| Ok(supervised.started.clone()));
-            Some((started.unwrap_or_else(Started::now)?, folder.clone()))
-        }
+        Some(folder) => Some((Started::now()?, folder.clone())),
         None => None,
     };
     let mut progress = Progress::new(config.training.steps, config.training.batch)
         .tracking(track)
-        .keeping(kept)
-        .supervised_by(args.supervised.as_ref().map(|one| one.note.clone()));
+        .keeping(kept);
     let result = session::run(&job, device.device, &mut progress);
     let finished = progress.finish();
-    let tells = args.json && speaks && !supervisor_goes_on(exit::NO_PLAN);
-    if let (true, Err(RunError::Plan(error))) = (tells, &result) {
+    if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
         Infeasible::report(error)?;
     }
     if let Err(RunError::RunDir(RunDirError::Finished { path, steps })) = &result {
@@ -241,7 +229,7 @@ fn plain_steps(args: &TrainArgs, config: &Path) -> Option<PlainRun> {
         no_eval: true,
         ..config.training(measure)
     };
-    let answer = child::ask(&Task::Train(Box::new(plain))).ok()?;
+    let answer = child::ask(&words("train", &plain).ok()?).ok()?;
     let run: RunRecord = serde_json::from_str(&answer).ok()?;
     Some(PlainRun {
         peak_bytes: run.measured_peak_bytes,

@@ -12,14 +12,11 @@ use rekindle_train::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{
-    layers::{self, Layer},
-    ranks::RanksEstimate,
-};
+use super::layers::{self, Layer};
 use crate::{config::Config, failure::Failure};
 
 /// Format tag of an [`Estimate`].
-pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/2";
+pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/3";
 
 /// A model's layers, and its memory at one batch size.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -62,8 +59,6 @@ pub struct Estimate {
     pub(super) plan: Option<Column>,
     /// What smaller budgets cost; `null` where the step has more than 60,000 operations.
     pub(super) budgets: Option<Budgets>,
-    /// The batch shared by several ranks, for each number of them that was asked for.
-    pub(super) ranks: Vec<RanksEstimate>,
     /// Whether the step fits the budget, or else the device; `null` where neither is known.
     pub(super) advice: Option<Advice>,
 }
@@ -168,15 +163,8 @@ impl Estimate {
             budgets: Budgets::new(&known.estimate, wanted.budget())?,
             plain: column(&plain, Some(1)),
             plan,
-            ranks: Vec::new(),
             advice,
         };
         Ok((estimate, impossible))
-    }
-
-    /// The same with what several ranks take.
-    #[must_use]
-    pub fn with_ranks(self, ranks: Vec<RanksEstimate>) -> Self {
-        Self { ranks, ..self }
     }
 }

@@ -4,13 +4,11 @@
 //! |---|---|
 //! | [`document`] | the answer |
 //! | [`layers`] | the tree of layers |
-//! | [`ranks`] | the batch shared by several ranks |
 //! | [`text`], [`layer_table`] | the answer for people |
 
 mod document;
 mod layer_table;
 mod layers;
-pub mod ranks;
 #[cfg(test)]
 mod tests;
 mod text;

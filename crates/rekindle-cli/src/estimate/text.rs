@@ -6,7 +6,7 @@ use rekindle::record::Update;
 use rekindle_plan::Bytes;
 use rekindle_train::fit::Breakdown;
 
-use super::{Estimate, layer_table, ranks};
+use super::{Estimate, layer_table};
 use crate::{
     table::{self, Table},
     terminal,
@@ -24,9 +24,6 @@ impl Estimate {
         }
         if let Some(budgets) = &self.budgets {
             let _ = writeln!(text, "\n{}", terminal::wrapped(&budgets.to_string(), ""));
-        }
-        if !self.ranks.is_empty() {
-            let _ = writeln!(text, "\n{}", ranks::text(&self.ranks));
         }
         if let Some(advice) = &self.advice {
             let _ = writeln!(text, "\n{advice}");

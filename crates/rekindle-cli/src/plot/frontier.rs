@@ -31,7 +31,7 @@ const ROOM: f64 = 1.15;
 /// A limit so many times the highest peak would only press the marks together.
 const FAR_LIMIT: f64 = 1.5;
 
-/// Kinds of runs, each with its name and its colour. Rows of several ranks are not shown.
+/// Kinds of runs, each with its name and its colour.
 const KINDS: [(RowKind, &str, RGBColor); 4] = [
     (RowKind::Plain, "plain run", theme::TEXT),
     (
@@ -69,7 +69,7 @@ struct Point<'a> {
 
 impl<'a> Point<'a> {
     fn of(row: &'a SweepRow) -> Option<Self> {
-        (row.kind != RowKind::Ranks).then_some(Self {
+        Some(Self {
             row,
             peak: row.measured_peak_bytes?,
             step: row.measured_step_s?,
@@ -230,8 +230,7 @@ impl Drawing<'_> {
             notes.push(format!("The limit of {limit} is outside the plot."));
         }
         let rows = self.record.rows.iter();
-        let hidden =
-            rows.filter(|row| row.outcome != RowOutcome::Done || row.kind == RowKind::Ranks);
+        let hidden = rows.filter(|row| row.outcome != RowOutcome::Done);
         let hidden: Vec<String> = hidden.map(SweepRow::line).collect();
         if !hidden.is_empty() {
             notes.push(format!("Not shown: {}.", hidden.join("; ")));
@@ -246,7 +245,7 @@ fn mark(kind: RowKind, colour: RGBColor, radius: i32, (x, y): (i32, i32)) -> Pol
     let corners = match kind {
         RowKind::Plain => vec![(-all, -all), (all, -all), (all, all), (-all, all)],
         RowKind::Optimal => vec![(0, -all), (all, all), (-all, all)],
-        RowKind::Config | RowKind::Ranks => vec![(0, -all), (all, 0), (0, all), (-all, 0)],
+        RowKind::Config => vec![(0, -all), (all, 0), (0, all), (-all, 0)],
         // Small enough to look round.
         RowKind::Segments => vec![
             (half, -all),

@@ -41,7 +41,7 @@ pub fn run(
         (timeline(record)?)
         h2 { "Memory by phase" }
         (summary::phases::table(record, true).html())
-        ul { @for sentence in summary::phases::sentences(record, true) { li { (prose(&sentence)) } } }
+        @if let Some(growth) = &record.growth { p.bad { (prose(&format!("Memory grows: {growth}."))) } }
         h2 { "Plan" }
         (plan(record))
         h2 { "Training" }

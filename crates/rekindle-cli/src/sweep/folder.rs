@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `sweep.json` | the [`SweepRecord`] |
 //! | `sweep.csv` | its rows, a line each, with the fields of the JSON |
-//! | `sweep.md` | its table |
 //! | `frontier.svg` | its picture |
 //!
 //! Each is replaced atomically: readers always see complete files, and with a full disk the last good ones remain.
@@ -83,7 +82,6 @@ impl SweepFolder {
         let put = |name: &str, text: &str| output::file(&self.path.join(name), text);
         output::json_file(&self.path.join(RECORD), record)?;
         put("sweep.csv", &csv)?;
-        put("sweep.md", &record.markdown())?;
         match frontier::picture(record) {
             Some(picture) => put("frontier.svg", &picture.map_err(Failure::other)?),
             None => Ok(()),

@@ -6,7 +6,7 @@
 //! | [`record`] | [`SweepRecord`] and its rows, from which all views are made |
 //! | [`pareto`] | which rows no other row beats |
 //! | [`runner`], [`progress`] | runs rows, and shows progress |
-//! | [`table`] | the table, for terminals and in Markdown |
+//! | [`table`] | the table, for terminals and pages |
 //! | [`folder`] | the files that a sweep leaves |
 
 pub mod folder;

@@ -28,8 +28,6 @@ pub enum Point {
     Optimal(Bytes),
     /// What the config itself asks for.
     Config,
-    /// The same, on so many ranks.
-    Ranks(usize),
 }
 
 impl Point {
@@ -50,7 +48,7 @@ impl Point {
                 budget: Some(Size::Bytes(budget)),
                 ..none
             },
-            Self::Config | Self::Ranks(_) => none,
+            Self::Config => none,
         };
         TrainArgs {
             schedule,
@@ -125,7 +123,7 @@ mod tests {
                 .map(|point| match point {
                     Point::Plain => 1,
                     Point::Segments(count) => count,
-                    Point::Optimal(_) | Point::Config | Point::Ranks(_) => 0,
+                    Point::Optimal(_) | Point::Config => 0,
                 })
                 .collect()
         };

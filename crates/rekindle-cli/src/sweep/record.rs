@@ -10,15 +10,14 @@
 
 use rekindle::meter::{Count, Phase};
 use rekindle_plan::{Bytes, Seconds};
-use rekindle_train::record::{PhasedStep, PlainRun, RankRecord, RunRecord};
+use rekindle_train::record::{PhasedStep, PlainRun, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Point, pareto};
-use crate::plan_file::PlanFile;
 
 /// Format tag of [`SweepRecord`].
-pub const SWEEP_FORMAT: &str = "rekindle-sweep/1";
+pub const SWEEP_FORMAT: &str = "rekindle-sweep/2";
 
 /// A whole sweep, or as much of it as is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,8 +62,6 @@ pub struct SweepRecord {
 pub enum RowOutcome {
     /// It ran.
     Done,
-    /// Nothing ran: it has predictions alone.
-    Predicted,
     /// No plan fits its budget.
     NoPlan,
     /// The device's memory ran out.
@@ -87,8 +84,6 @@ pub enum RowKind {
     Optimal,
     /// What the config asks for, where it is none of the above.
     Config,
-    /// What the config asks for, on several ranks: memory is that of the rank with the highest peak.
-    Ranks,
 }
 
 /// One row: what was asked for, and what came of it. Flat, so that CSV has the same fields as JSON.
@@ -96,13 +91,10 @@ pub enum RowKind {
 pub struct SweepRow {
     /// What it was made for.
     pub kind: RowKind,
-    /// How it ended; measured keys are `null` unless it is `done`, predicted ones unless it is `done` or `predicted`.
+    /// How it ended; measured and predicted keys are `null` unless it is `done`.
     pub outcome: RowOutcome,
     /// Number of segments, as asked for or as the schedule has; `null` for nested schedules.
     pub segments: Option<usize>,
-    /// Number of ranks; `null` of rows that one process runs.
-    #[serde(default)]
-    pub ranks: Option<usize>,
     /// The budget; `null` where there was none.
     pub budget_bytes: Option<Bytes>,
     /// The planner that found the schedule.
@@ -121,7 +113,7 @@ pub struct SweepRow {
     pub measured_step_s: Option<Seconds>,
     /// Share by which a step takes longer than the plain run's: 0.25 is a quarter longer.
     pub overhead: Option<f64>,
-    /// Samples per second; of a row that is predicted, as predicted.
+    /// Samples per second.
     pub samples_per_s: Option<f64>,
     /// Whether the measured peak is within `limit_bytes`; true where there is no limit.
     pub fits: bool,
@@ -145,15 +137,10 @@ impl SweepRow {
             Point::Segments(segments) => (RowKind::Segments, Some(segments), None),
             Point::Optimal(budget) => (RowKind::Optimal, None, Some(budget)),
             Point::Config => (RowKind::Config, None, None),
-            Point::Ranks(_) => (RowKind::Ranks, None, None),
         };
         Self {
             kind,
             segments,
-            ranks: match point {
-                Point::Ranks(count) => Some(count),
-                _ => None,
-            },
             budget_bytes,
             chosen,
             ..Self::default()
@@ -163,36 +150,19 @@ impl SweepRow {
     /// A row that ran.
     pub fn done(point: Point, chosen: bool, run: &RunRecord) -> Self {
         let step = run.measured_step_s;
-        let most =
-            |own, of: fn(&RankRecord) -> Bytes| run.ranks.iter().map(of).fold(own, Bytes::max);
-        let measured = most(run.measured_peak_bytes, |rank| rank.measured_peak_bytes);
-        let predicted = most(run.predicted_peak_bytes, |rank| rank.predicted_peak_bytes);
+        let measured = run.measured_peak_bytes;
         Self {
             outcome: RowOutcome::Done,
             segments: run.segments.as_ref().map(Vec::len),
             budget_bytes: run.budget_bytes,
             planner: Some(run.planner.clone()),
-            predicted_peak_bytes: Some(predicted),
+            predicted_peak_bytes: Some(run.predicted_peak_bytes),
             measured_peak_bytes: Some(measured),
             within_budget: run.budget_bytes.map(|budget| measured <= budget),
             activation_bytes: activations(&run.phases),
             predicted_step_s: Some(run.predicted_step_s),
             measured_step_s: Some(step),
             samples_per_s: (step.0 > 0.0).then(|| run.batch as f64 / step.0),
-            ..Self::asking(point, chosen)
-        }
-    }
-
-    /// A row of so many samples a step that did not run.
-    pub fn predicted(point: Point, chosen: bool, plan: &PlanFile, batch: usize) -> Self {
-        Self {
-            outcome: RowOutcome::Predicted,
-            segments: plan.segments.as_ref().map(Vec::len),
-            budget_bytes: plan.budget_bytes,
-            planner: Some(plan.planner.clone()),
-            predicted_peak_bytes: Some(plan.predicted_peak_bytes),
-            predicted_step_s: Some(plan.predicted_step_s),
-            samples_per_s: Some(batch as f64 / plan.predicted_step_s.0),
             ..Self::asking(point, chosen)
         }
     }
@@ -219,11 +189,8 @@ impl SweepRow {
         }
     }
 
-    /// Its memory and time, if one process ran it.
+    /// Its memory and time, if it ran.
     fn cost(&self) -> Option<(u64, f64)> {
-        if self.kind == RowKind::Ranks {
-            return None;
-        }
         Some((self.measured_peak_bytes?.0, self.measured_step_s?.0))
     }
 }
@@ -257,7 +224,6 @@ impl SweepRecord {
                     RowKind::Plain | RowKind::Config => true,
                     RowKind::Segments => row.segments == asked.segments,
                     RowKind::Optimal => row.budget_bytes == asked.budget_bytes,
-                    RowKind::Ranks => row.ranks == asked.ranks,
                 }
         })
     }

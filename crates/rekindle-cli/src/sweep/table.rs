@@ -1,4 +1,4 @@
-//! A sweep's table: for a terminal, in Markdown, and on a page.
+//! A sweep's table, for a terminal and on a page.
 
 use std::fmt::Write;
 
@@ -46,13 +46,6 @@ impl SweepRow {
             (RowKind::Config, Some(budget), _) => format!("config {budget}"),
             (RowKind::Optimal, None, _) => "plan".into(),
             (RowKind::Config, None, _) => "config's plan".into(),
-            (RowKind::Ranks, ..) => {
-                let ranks = several(self.ranks.unwrap_or(1), "rank");
-                match self.outcome {
-                    RowOutcome::Predicted => format!("{ranks}, predicted"),
-                    _ => ranks,
-                }
-            }
         }
     }
 
@@ -85,10 +78,6 @@ impl SweepRow {
             (RowOutcome::Done, Some(peak), Some(step)) => {
                 format!("{name}: peak {peak}, step {step}")
             }
-            (RowOutcome::Predicted, ..) => {
-                let step = self.predicted_step_s.unwrap_or_default();
-                format!("{name}: step {step}")
-            }
             (RowOutcome::NoPlan, ..) => format!("{name}: no plan fits"),
             (RowOutcome::OutOfMemory, ..) => format!("{name}: out of memory"),
             _ => format!("{name}: failed"),
@@ -100,7 +89,6 @@ impl SweepRow {
             (RowOutcome::Done, _) if self.within_budget == Some(false) => "EXCEEDED",
             (RowOutcome::Done, true) => "yes",
             (RowOutcome::Done, false) => "no",
-            (RowOutcome::Predicted, _) => "-",
             (RowOutcome::NoPlan, _) => "no plan",
             (RowOutcome::OutOfMemory, _) => "memory",
             (RowOutcome::Failed, _) => "failed",
@@ -127,16 +115,6 @@ impl SweepRecord {
         );
         for note in [MARKS.to_owned()].into_iter().chain(self.notes()) {
             let _ = writeln!(text, "{}", terminal::wrapped(&note, ""));
-        }
-        text
-    }
-
-    /// The same in Markdown.
-    pub fn markdown(&self) -> String {
-        let mut text = format!("{}\n\n{}", self.heading(), self.table(false).markdown());
-        let _ = writeln!(text, "\n\\{MARKS}");
-        for note in self.notes() {
-            let _ = writeln!(text, "\n{note}");
         }
         text
     }

@@ -190,25 +190,6 @@ impl Timetable {
             computing,
         }
     }
-
-    /// The timetable on a machine that is slower by this factor.
-    #[must_use]
-    pub fn scaled(&self, factor: f64) -> Timetable {
-        let handed = self.handed.iter().map(|one| HandOver {
-            at: one.at * factor,
-            update: one.update.map(|update| update * factor),
-            ..*one
-        });
-        let means = self.means.iter().map(|one| TakeMean {
-            at: one.at * factor,
-            ..*one
-        });
-        Timetable {
-            handed: handed.collect(),
-            means: means.collect(),
-            computing: self.computing * factor,
-        }
-    }
 }
 
 /// What an exchange takes of a step.

@@ -12,7 +12,7 @@ use crate::session::RunError;
 /// Default budgets, as shares of the plain step's peak.
 const SHARES: [f64; 2] = [0.75, 0.5];
 /// Planning for more operations would take minutes.
-pub const MOST_OPERATIONS: usize = 60_000;
+const MOST_OPERATIONS: usize = 60_000;
 
 /// What smaller budgets cost.
 #[derive(Debug, Serialize, JsonSchema)]

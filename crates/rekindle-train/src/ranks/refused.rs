@@ -36,23 +36,13 @@ pub enum RanksRefused {
 }
 
 impl RanksRefused {
-    /// Checks that each rank has a sample of a batch.
-    ///
-    /// # Errors
-    ///
-    /// [`FewSamples`](Self::FewSamples).
-    pub fn check_samples(batch: usize, ranks: usize) -> Result<(), Self> {
-        match batch < ranks {
-            true => Err(Self::FewSamples { batch, ranks }),
-            false => Ok(()),
-        }
-    }
-
     /// Checks that the training can be shared.
     pub(super) fn check(settings: &TrainSettings, ranks: usize) -> Result<(), Self> {
         let batch = settings.batch;
         let accumulate = settings.accumulate.max(1);
-        Self::check_samples(batch, ranks)?;
+        if batch < ranks {
+            return Err(Self::FewSamples { batch, ranks });
+        }
         // The first rank's is the largest, the last rank's the smallest.
         let parts = [0, ranks - 1].map(|rank| reduce::part(batch, rank, ranks).len());
         match parts.into_iter().find(|part| part % accumulate > 0) {

@@ -12,9 +12,7 @@ use burn::{
 use rekindle_plan::Bytes;
 
 pub(super) use self::{
-    plans::{
-        current, frontier, make_plan, plan_profile, plan_wanted, smallest_budget, try_plan_profile,
-    },
+    plans::{current, frontier, make_plan, plan_profile, plan_wanted, try_plan_profile},
     shown::named,
 };
 use super::{Job, Observer, RunError, ScheduleRequest, prepare::Built, way::Way};

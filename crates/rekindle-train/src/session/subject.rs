@@ -173,17 +173,6 @@ impl Subject {
         })
     }
 
-    /// The smallest feasible budget.
-    ///
-    /// # Errors
-    ///
-    /// If the step cannot be planned at all.
-    pub fn smallest_budget(&mut self, job: &Job<'_>) -> Result<Bytes, RunError> {
-        recorded::smallest_budget(|none| {
-            self.plan(job, &ScheduleRequest::Plan(Request::within(none)))
-        })
-    }
-
     /// The engine for the latest plan.
     pub(crate) fn engine(&self, planned: &Planned) -> Engine {
         Engine::new(Rc::clone(&self.step), &planned.chain)

@@ -13,9 +13,10 @@ use std::{
 
 use burn::tensor::{DType, Device, Shape};
 
-pub(super) use super::buckets::{buckets, gradients, on_network, order};
 use super::{
-    RecordError, exchange_cost,
+    RecordError,
+    buckets::{buckets, order},
+    exchange_cost,
     planned::PlannedRecording,
     ranks::{StepRanks, failures},
     recording::Recording,

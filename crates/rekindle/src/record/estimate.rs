@@ -9,24 +9,22 @@ use std::collections::HashMap;
 use burn::{module::Module, tensor::Device};
 use rekindle_plan::{
     Bytes, Chain, OptimizerCost, Request, Seconds,
-    graph::{ExchangeCost, Exchanged, Ring, Timetable, plan_graph, simulate, smallest_program},
+    graph::{plan_graph, simulate, smallest_program},
 };
 
 use super::{
-    Kernels, RecordError,
-    agreement::{buckets, on_network, order},
-    bridge,
+    Kernels, RecordError, bridge,
     measure::Costs,
     measured::table_bytes,
     operation::flops,
-    planning::{plain_order, timetable},
+    planning::plain_order,
     profile::StepProfile,
     recording::Recording,
     staged::{marks, named, stages},
     update::Update,
     update_costs::UpdateCosts,
 };
-use crate::{reduce::fullest_share, step_result::StepResult, tensor_tree::TensorTree};
+use crate::{step_result::StepResult, tensor_tree::TensorTree};
 
 /// Assumptions that affect a step's memory besides its operations.
 #[derive(Clone, Copy)]
@@ -86,10 +84,6 @@ pub struct Estimate {
     /// For each stage, its index among the marks of a [`Sequential`](crate::Sequential)'s layers.
     pub marks: Vec<Option<usize>>,
     work: Vec<f64>,
-    /// When the plain step completes its gradients, and their buckets.
-    exchange: (Timetable, Vec<Vec<(usize, Bytes)>>),
-    /// Number of elements and bytes of each trained parameter.
-    trained: Vec<(usize, Bytes)>,
 }
 
 /// One part of the module that holds parameters.
@@ -180,8 +174,6 @@ impl Estimate {
         let held = assumed.held + optimizer.state_bytes + tables;
         let graph = costs.graph(recording, parameter_bytes + input_bytes + held);
         let plain = plain_order(&graph)?;
-        let timetable = timetable(recording, &graph, &plain);
-        let buckets = buckets(recording, order(recording, &timetable));
         let plain = simulate(&graph, &plain);
         let left = plain.resident.last().copied().unwrap_or(graph.fixed_bytes);
         let update_bytes = left + optimizer.temp_bytes;
@@ -226,8 +218,6 @@ impl Estimate {
                 recording: recording.fingerprint,
             },
             work,
-            exchange: (timetable, on_network(&buckets)),
-            trained: recording.trained().collect(),
         })
     }
 
@@ -264,31 +254,6 @@ impl Estimate {
             .sum();
         let peak = plan.simulated.peak.max(self.profile.update_bytes);
         Ok(Some((peak, work / self.flops.max(1.0))))
-    }
-
-    /// Number of parameter elements on the rank that keeps most, if `ranks` ranks [divide them](crate::reduce::Shards).
-    #[must_use]
-    pub fn fullest_share(&self, ranks: usize) -> u64 {
-        let sizes: Vec<usize> = self.trained.iter().map(|one| one.0).collect();
-        fullest_share(&sizes, ranks) as u64
-    }
-
-    /// The plain step's computing time on a device with `flops_per_s` floating-point operations per second, and the
-    /// additional time of the exchange over a ring of ranks, with a sharded optimizer or not. Copies between device and
-    /// network are not counted.
-    #[must_use]
-    pub fn on_ranks(&self, ring: Ring, flops_per_s: f64, sharded: bool) -> (Seconds, Exchanged) {
-        let (timetable, buckets) = &self.exchange;
-        let cost = ExchangeCost {
-            ring,
-            broadcast: None,
-            take_s_per_byte: 0.0,
-            return_s_per_byte: 0.0,
-        };
-        let computing = Seconds(self.flops / flops_per_s);
-        let timetable = timetable.scaled(computing.0 / timetable.computing.0);
-        let sent = self.trained.iter().filter(|_| sharded).map(|one| one.1);
-        (computing, cost.of_step(&timetable, buckets, sent))
     }
 }
 

@@ -13,7 +13,7 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    agreement::gradients,
+    buckets::gradients,
     choosing::{self, Runs},
     given::started,
     measure::{Costs, Known},

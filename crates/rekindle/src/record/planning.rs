@@ -184,7 +184,7 @@ fn floor(recording: &Recording, plan: &GraphPlan, apart: Bytes) -> String {
 
 /// When a program completes the gradients of a recording's parameters, by the parameters' indices, and computes means
 /// over ranks.
-pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program) -> Timetable {
+fn timetable(recording: &Recording, graph: &Graph, program: &Program) -> Timetable {
     let (gradients, places) = gradients(recording);
     let means = recording.synchronised().map(|(place, values)| {
         // Each mean also carries the number of failed ranks.

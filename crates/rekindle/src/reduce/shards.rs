@@ -204,15 +204,6 @@ impl Sharing<'_> {
     }
 }
 
-/// The load of the fullest rank when parameters of these sizes are assigned to `ranks` ranks.
-pub(crate) fn fullest_share(sizes: &[usize], ranks: usize) -> usize {
-    let mut loads = vec![0; ranks];
-    for (size, owner) in sizes.iter().zip(shared_out(sizes, ranks)) {
-        loads[owner] += size;
-    }
-    loads.into_iter().max().unwrap_or_default()
-}
-
 /// The rank that each size is assigned to: see the [module documentation](self). Of equal sizes the first is assigned
 /// first, and of equally full ranks the first one is chosen.
 fn shared_out(sizes: &[usize], ranks: usize) -> Vec<usize> {
@@ -241,6 +232,11 @@ mod tests {
             own.map(|(size, _)| size).sum()
         };
         (0..ranks).map(load).max().unwrap_or_default()
+    }
+
+    /// The load of the fullest rank as parameters are assigned.
+    fn fullest_share(sizes: &[usize], ranks: usize) -> usize {
+        fullest(sizes, &shared_out(sizes, ranks), ranks)
     }
 
     /// All assignments of a few sizes.

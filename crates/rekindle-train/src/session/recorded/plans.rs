@@ -303,7 +303,7 @@ pub(in super::super) fn frontier(
 }
 
 /// The smallest feasible budget, from the error for a budget of zero bytes.
-pub(in super::super) fn smallest_budget(
+fn smallest_budget(
     plan: impl FnOnce(Bytes) -> Result<Planned, RunError>,
 ) -> Result<Bytes, RunError> {
     match plan(Bytes::ZERO) {

@@ -1,0 +1,167 @@
+//! `rekindle plan --graph`: plans a recorded step.
+//!
+//! On the CPU a budget bounds the memory of the process that trains. Planners fill tables that can be larger than a
+//! small model, so `train` sends the measured step to [a process](crate::child) of this command and receives a plan.
+
+use std::{
+    io::{self, Write},
+    path::Path,
+};
+
+use rekindle_plan::{
+    Bytes, PlanError, Planner, Request, Seconds, StageId,
+    graph::{Graph, GraphPlan, GraphPlanError, OperationId, plan_graph},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    child, exit,
+    failure::{Failure, Outcome},
+    input, output,
+    table::{several, thousands},
+};
+
+/// Format tag of [`Program`].
+pub const PROGRAM_FORMAT: &str = "rekindle-program/1";
+
+/// What `plan --graph --json` writes.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Program {
+    format: String,
+    /// The planner that found it.
+    planner: String,
+    /// Whether it is within the budget; if not, it is the one with the smallest peak that was found.
+    feasible: bool,
+    /// The budget; `null` without one.
+    budget_bytes: Option<Bytes>,
+    /// The highest number of bytes at any moment, everything counted.
+    predicted_peak_bytes: Bytes,
+    /// Time of one step.
+    predicted_step_s: Seconds,
+    /// First and last stage of each segment; `null` where stages are recomputed in another way.
+    segments: Option<Vec<[usize; 2]>>,
+    /// The operations to run, in order, as places in the graph.
+    operations: Vec<OperationId>,
+}
+
+impl Program {
+    fn new(plan: &GraphPlan, budget: Option<Bytes>, feasible: bool) -> Self {
+        let segments = plan.segments.iter().flatten();
+        let segments = segments.map(|(first, last)| [first.0, last.0]).collect();
+        Self {
+            format: PROGRAM_FORMAT.into(),
+            planner: plan.planner.to_string(),
+            feasible,
+            budget_bytes: budget,
+            predicted_peak_bytes: plan.simulated.peak,
+            predicted_step_s: plan.simulated.time,
+            segments: plan.segments.is_some().then_some(segments),
+            operations: plan.program.operations().to_vec(),
+        }
+    }
+
+    /// The plan for the graph that the program was requested for.
+    fn plan(self, graph: &Graph, request: &Request) -> Option<GraphPlan> {
+        let planner = match self.planner.parse() {
+            _ if self.planner == request.planner.name() => request.planner,
+            Ok(planner) => planner,
+            Err(_) => Planner::Graph,
+        };
+        let segments = self.segments.map(|segments| {
+            let stages = segments.into_iter();
+            let stages = stages.map(|[first, last]| (StageId(first), StageId(last)));
+            stages.collect()
+        });
+        let plan = GraphPlan::of_operations(graph, None, self.operations, Vec::new()).ok()?;
+        Some(GraphPlan {
+            planner,
+            segments,
+            ..plan
+        })
+    }
+}
+
+/// Plans for the graph in a file, or on standard input if its path is `-`.
+pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
+    let text = match path.as_os_str().as_encoded_bytes() {
+        b"-" => io::read_to_string(io::stdin()).map_err(Failure::usage)?,
+        _ => input::text(path)?,
+    };
+    let wrong = |error: &dyn std::fmt::Display| {
+        Failure::usage(format!("{}: no graph of a step: {error}", path.display()))
+    };
+    let graph: Graph = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+    match plan_graph(&graph, request) {
+        Ok(plan) if json => output::json_line(&Program::new(&plan, request.budget, true)),
+        Ok(plan) => output::text(&described(&plan, &graph)),
+        Err(GraphPlanError::Infeasible {
+            planner,
+            budget,
+            leanest,
+        }) => {
+            if json {
+                output::json_line(&Program::new(&leanest, request.budget, false))?;
+            }
+            let smallest = leanest.simulated.peak;
+            Err(PlanError::Infeasible {
+                planner,
+                budget,
+                smallest,
+                smallest_of_all: smallest,
+            }
+            .into())
+        }
+        Err(GraphPlanError::Plan(error)) => Err(error.into()),
+        Err(error) => Err(wrong(&error)),
+    }
+}
+
+fn described(plan: &GraphPlan, graph: &Graph) -> String {
+    let GraphPlan {
+        planner, simulated, ..
+    } = plan;
+    format!(
+        "planner    {planner}\npeak       {}\nstep       {}\nschedule   {} of {} recomputed\n",
+        simulated.peak,
+        simulated.time,
+        thousands(simulated.repeated as u64),
+        several(graph.operations.len(), "operation"),
+    )
+}
+
+/// Plans in another process of this program; `None` if it gives no answer, for any reason. It is awaited even if this
+/// process is asked to stop: otherwise this process would plan itself, in memory that a budget bounds.
+pub fn plan_elsewhere(
+    graph: &Graph,
+    request: &Request,
+) -> Option<Result<GraphPlan, GraphPlanError>> {
+    let budget = request.budget.filter(|_| request.link.is_none())?;
+    // No size of 0 can be typed.
+    let typed = format!("{}B", budget.0.max(1));
+    let mut words = ["plan", "--graph", "-", "--json", "--budget", &typed]
+        .map(str::to_owned)
+        .to_vec();
+    match request.planner {
+        Planner::Segments(Some(segments)) => {
+            words.extend(["--segments".into(), segments.to_string()])
+        }
+        planner => words.extend(["--planner".into(), planner.to_string()]),
+    }
+    let write = |to: &mut dyn Write| Ok(serde_json::to_writer(to, graph)?);
+    let ended = child::run(&words, write, || false).ok()?;
+    if ![exit::DONE, exit::NO_PLAN].contains(&ended.code) {
+        return None;
+    }
+    let program: Program = serde_json::from_str(&ended.stdout).ok()?;
+    let feasible = program.feasible;
+    let plan = program.plan(graph, request)?;
+    Some(match feasible {
+        true => Ok(plan),
+        false => Err(GraphPlanError::Infeasible {
+            planner: request.planner,
+            budget,
+            leanest: Box::new(plan),
+        }),
+    })
+}
