@@ -394,28 +394,23 @@ pub fn made_up_run() -> RunRecord {
 
 #[cfg(test)]
 mod tests {
-    use rekindle::meter::{Leftover, Phase};
     use rekindle_train::record::MemoryGrowth;
 
     use super::*;
 
     #[test]
-    fn memory_that_grows_is_named_with_its_phases() {
-        let left = |phase, step_bytes| Leftover {
-            phase,
-            step_bytes: Bytes(step_bytes),
-        };
+    fn memory_that_grows_is_told() {
         let run = RunRecord {
             growth: Some(MemoryGrowth {
-                last_step: 72,
-                step_bytes: Bytes(1024),
-                left: vec![left(Some(Phase::Forward), 1000), left(None, 24)],
+                first_step: 10,
+                first_bytes: Bytes(1 << 20),
+                last_step: 60,
+                last_bytes: Bytes(2 << 20),
             }),
             ..made_up_run()
         };
         let said = closing(&run, false).replace('\n', " ");
-        let growth = "Memory grows: up to step 72 each step leaves behind 1000 B in phase `forward`, 24 B outside of phases (data, \
-                      evaluations, files).";
+        let growth = "Memory grows: 1.0 MiB in use after step 10, 2.0 MiB after step 60.";
         assert!(said.contains(growth), "{said}");
         assert!(!closing(&made_up_run(), false).contains("Memory grows"));
     }
