@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::{Graph, Operation, Program, Tensor, TensorId, Transfer};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
-use crate::simulator::Parts;
 
 /// What a program costs on its graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,12 +39,46 @@ pub struct Simulated {
     pub peaks: Vec<Bytes>,
 }
 
+/// What the bytes of a moment are. serde names each part with its unit, as in `fixed_bytes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Parts {
+    /// [`Graph::fixed_bytes`].
+    #[serde(rename = "fixed_bytes")]
+    pub fixed: Bytes,
+    /// Tensors made in the forward pass.
+    #[serde(rename = "activations_bytes")]
+    pub activations: Bytes,
+    /// Tensors of the forward pass that were made again in the backward pass.
+    #[serde(rename = "graphs_bytes")]
+    pub graphs: Bytes,
+    /// Tensors of the backward pass: gradients of activations.
+    #[serde(rename = "gradients_bytes")]
+    pub gradients: Bytes,
+    /// Outputs of the backward pass, and what updates read: gradients of parameters.
+    #[serde(rename = "parameter_gradients_bytes")]
+    pub parameter_gradients: Bytes,
+    /// Temporary bytes of the operation itself.
+    #[serde(rename = "temporary_bytes")]
+    pub temporary: Bytes,
+}
+
+impl Parts {
+    /// The sum of all parts.
+    pub fn total(&self) -> Bytes {
+        self.fixed
+            + self.activations
+            + self.graphs
+            + self.gradients
+            + self.parameter_gradients
+            + self.temporary
+    }
+}
+
 /// The memory of a step by parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// At its peak. Tensors of the forward pass are `activations`, those recomputed in the backward pass are `graphs`,
-    /// those of the backward pass are `gradients`, and its outputs and the tensors that updates read are
-    /// `parameter_gradients`.
+    /// At its peak.
     pub at_peak: Parts,
     /// After it.
     pub after: Parts,

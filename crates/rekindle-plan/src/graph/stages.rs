@@ -23,6 +23,7 @@
 //! simulating the program gives the exact values. Cost: O(operations and their tensors).
 
 mod cut;
+mod of_chain;
 
 use std::ops::Range;
 
@@ -77,8 +78,7 @@ impl Stages {
     /// operations that only the backward pass needs.
     ///
     /// # Errors
-    /// The schedule has more stages than the chain, so that an operation runs before its inputs are made. There is no
-    /// error for a schedule that the chain's simulator accepts.
+    /// An operation runs before its inputs are made: the schedule is for more stages, or breaks its rules.
     ///
     /// # Panics
     /// If the graph is not the one that was cut, or an action names a stage that it does not have.
