@@ -6,7 +6,7 @@ use rekindle_plan::{Bytes, PlanError, Planner, Request, Seconds};
 use rekindle_train::{
     device::DeviceInfo,
     ranks::Ranks,
-    session::{Job, MeasuredStep, Planned, RunError, ScheduleRequest},
+    session::{self, Job, MeasuredStep, Planned, RunError, ScheduleRequest},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -39,12 +39,12 @@ pub struct Frontier {
     /// The step time without recomputing.
     plain_step_s: Seconds,
     /// The plans, from the smallest budget up.
-    points: Vec<FrontierPoint>,
+    points: Vec<Point>,
 }
 
 /// A plan on the frontier.
 #[derive(Debug, Serialize, JsonSchema)]
-struct FrontierPoint {
+struct Point {
     /// The smallest budget that the plan fits.
     budget_bytes: Bytes,
     /// Its predicted peak.
@@ -187,7 +187,7 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
         return output::json(&file);
     }
     let mut text = String::new();
-    let _ = writeln!(text, "planner    {} ({})", plan.planner, plan.source);
+    let _ = writeln!(text, "planner    {}", plan.planner);
     if let Some(budget) = plan.budget {
         let _ = writeln!(text, "budget     {budget}");
     }
@@ -263,18 +263,16 @@ fn shape(plan: &Planned) -> String {
     }
 }
 
-fn frontier_of(args: &PlanArgs, planner: Planner, points: &[(Bytes, Planned)]) -> Outcome {
-    let (plain_peak, plain_step) = points
-        .first()
-        .map(|(_, plan)| (plan.plain_peak, plan.plain_step))
-        .unwrap_or_default();
+fn frontier_of(args: &PlanArgs, planner: Planner, found: &session::Frontier) -> Outcome {
+    let (plain_peak, plain_step) = (found.plain_peak, found.plain_step);
+    let points = &found.points;
     if args.answer.json {
-        let points = points.iter().map(|(budget, plan)| FrontierPoint {
-            budget_bytes: *budget,
-            predicted_peak_bytes: plan.peak,
-            predicted_step_s: plan.step,
-            planner: plan.planner.clone(),
-            segments: plan.segments.as_ref().map(Vec::len),
+        let points = points.iter().map(|point| Point {
+            budget_bytes: point.budget,
+            predicted_peak_bytes: point.peak,
+            predicted_step_s: point.step,
+            planner: point.planner.clone(),
+            segments: point.segments,
         });
         return output::json(&Frontier {
             format: FRONTIER_FORMAT,
@@ -289,16 +287,16 @@ fn frontier_of(args: &PlanArgs, planner: Planner, points: &[(Bytes, Planned)]) -
         0..5,
     );
     let shown = spread(points.len());
-    for (budget, plan) in shown.iter().map(|&index| &points[index]) {
+    for point in shown.iter().map(|&index| &points[index]) {
         table.add_row([
-            budget.to_string(),
-            plan.peak.to_string(),
-            format!("{:.0}%", 100.0 * plan.peak.0 as f64 / plain_peak.0 as f64),
-            plan.step.to_string(),
-            format!("{:.2}x", plan.step.0 / plain_step.0),
-            match (&plan.segments, plan.operations) {
-                (Some(segments), _) => several(segments.len(), "segment"),
-                (None, Some((again, _))) => format!("{} recomputed", several(again, "operation")),
+            point.budget.to_string(),
+            point.peak.to_string(),
+            format!("{:.0}%", 100.0 * point.peak.0 as f64 / plain_peak.0 as f64),
+            point.step.to_string(),
+            format!("{:.2}x", point.step.0 / plain_step.0),
+            match (point.segments, point.repeated) {
+                (Some(segments), _) => several(segments, "segment"),
+                (None, Some(again)) => format!("{} recomputed", several(again, "operation")),
                 (None, None) => "nested".into(),
             },
         ]);

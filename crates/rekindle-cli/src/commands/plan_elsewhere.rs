@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use rekindle_plan::{
-    Planner, Request, StageId,
+    Planner, Request, Schedule,
     graph::{Graph, GraphPlan, GraphPlanError, Link, OperationId, TensorId},
 };
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ enum Answer {
 #[derive(Serialize, Deserialize)]
 struct Found {
     planner: Planner,
-    segments: Option<Vec<(StageId, StageId)>>,
+    schedule: Option<Schedule>,
     operations: Vec<OperationId>,
     /// The tensors that go to the host.
     offloaded: Vec<TensorId>,
@@ -41,7 +41,7 @@ impl Found {
     fn of(plan: GraphPlan) -> Self {
         Self {
             planner: plan.planner,
-            segments: plan.segments,
+            schedule: plan.schedule,
             operations: plan.program.operations().to_vec(),
             offloaded: plan.offloaded,
         }
@@ -51,7 +51,7 @@ impl Found {
         let plan = GraphPlan::of_operations(graph, link, self.operations, self.offloaded).ok()?;
         Some(GraphPlan {
             planner: self.planner,
-            segments: self.segments,
+            schedule: self.schedule,
             ..plan
         })
     }

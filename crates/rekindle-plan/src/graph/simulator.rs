@@ -21,7 +21,8 @@ pub struct Simulated {
     pub peak: Bytes,
     /// The first step that reaches the peak; 0 for an empty program.
     pub peak_step: usize,
-    /// The time of all steps, one after the other.
+    /// The time of all steps, one after the other. It is summed by operation, so that programs that only differ in their
+    /// order are equally fast, bit for bit.
     pub time: Seconds,
     /// How many steps run an operation that has run before, transfers apart.
     pub repeated: usize,
@@ -43,13 +44,13 @@ pub struct Simulated {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Parts {
-    /// [`Graph::fixed_bytes`].
+    /// What is held at every moment.
     #[serde(rename = "fixed_bytes")]
     pub fixed: Bytes,
     /// Tensors made in the forward pass.
     #[serde(rename = "activations_bytes")]
     pub activations: Bytes,
-    /// Tensors of the forward pass that were made again in the backward pass.
+    /// Tensors of the forward pass that are made again in the backward pass.
     #[serde(rename = "graphs_bytes")]
     pub graphs: Bytes,
     /// Tensors of the backward pass: gradients of activations.
@@ -282,7 +283,7 @@ pub fn simulate_watched(
     mut watch: impl FnMut(usize, Moment),
 ) -> Simulated {
     let mut memory = Memory::new(graph);
-    let mut ran = vec![false; graph.operations.len()];
+    let mut runs = vec![0_u32; graph.operations.len()];
     let mut run = Simulated {
         peak: graph.fixed_bytes,
         peak_step: 0,
@@ -312,10 +313,10 @@ pub fn simulate_watched(
             run.peak = peak;
             run.peak_step = step;
         }
-        run.time += operation.seconds;
-        let again = std::mem::replace(&mut ran[id.index()], true);
+        let runs = &mut runs[id.index()];
+        *runs += 1;
         match operation.transfer {
-            None => run.repeated += usize::from(again),
+            None => run.repeated += usize::from(*runs > 1),
             Some(transfer) => {
                 run.transfer_time += operation.seconds;
                 let moved = match transfer {
@@ -336,5 +337,7 @@ pub fn simulate_watched(
             },
         );
     }
+    let times = graph.operations.iter().zip(runs);
+    run.time = times.map(|(one, runs)| one.seconds * f64::from(runs)).sum();
     run
 }

@@ -13,7 +13,7 @@ pub fn referee(chain: &Chain, actions: &[String]) -> (Vec<Bytes>, f64) {
     alone[0] = true;
     // The i of y_i, which the backward passes count down from one past the last.
     let mut gradient = stages + 1;
-    let (mut peaks, mut time) = (Vec::new(), 0.0);
+    let (mut peaks, mut forwards) = (Vec::new(), vec![0.0; stages]);
     for action in actions {
         let (name, number) = action.split_once(' ').unwrap_or((action, "0"));
         let i: usize = number.parse().unwrap();
@@ -24,14 +24,14 @@ pub fn referee(chain: &Chain, actions: &[String]) -> (Vec<Bytes>, f64) {
                 reads(i);
                 alone[i + 1] = true;
                 alone[i] &= i == 0 || name == "forward_keep";
-                time += chain.stages[i].forward_s.0;
+                forwards[i] += 1.0;
                 chain.stages[i].output_bytes + chain.stages[i].forward_temp_bytes
             }
             "forward_tracked" => {
                 reads(i);
                 assert!(!recorded[i], "{action}: twice");
                 recorded[i] = true;
-                time += chain.stages[i].forward_s.0;
+                forwards[i] += 1.0;
                 chain.stages[i].saved_bytes + chain.stages[i].tracked_temp_bytes
             }
             "loss" => {
@@ -39,8 +39,6 @@ pub fn referee(chain: &Chain, actions: &[String]) -> (Vec<Bytes>, f64) {
                 assert_eq!(gradient, stages + 1, "the loss runs once");
                 gradient = stages;
                 alone[stages] = false;
-                time += chain.loss.forward_s.0;
-                time += chain.loss.backward_s.0;
                 let backward = chain.gradient_bytes(stages) + chain.loss.backward_temp_bytes;
                 backward.max(chain.loss.forward_temp_bytes)
             }
@@ -49,13 +47,11 @@ pub fn referee(chain: &Chain, actions: &[String]) -> (Vec<Bytes>, f64) {
                 assert!(gradient == i + 1 && recorded[i], "{action}: too early");
                 (gradient, recorded[i]) = (i, false);
                 alone[i] &= i == 0;
-                time += chain.stages[i].backward_s.0;
                 let stage = &chain.stages[i];
                 chain.gradient_bytes(i) + stage.grad_bytes + stage.backward_temp_bytes
             }
             "optimize" => {
                 assert_eq!(gradient, 0, "the optimizer runs last");
-                time += chain.optimizer.step_s.0;
                 chain.optimizer.temp_bytes
             }
             other => panic!("no action: {other}"),
@@ -63,7 +59,13 @@ pub fn referee(chain: &Chain, actions: &[String]) -> (Vec<Bytes>, f64) {
         peaks.push(bytes + during);
     }
     assert_eq!(actions.last().map(String::as_str), Some("optimize"));
-    (peaks, time)
+    // In this order rounding is the same as on the graph.
+    let forward = chain.stages.iter().zip(forwards);
+    let forward: f64 = forward.map(|(stage, runs)| runs * stage.forward_s.0).sum();
+    let backward = chain.stages.iter().rev().map(|stage| stage.backward_s.0);
+    let step = [chain.loss.forward_s.0, chain.loss.backward_s.0].into_iter();
+    let step = step.chain(backward).fold(forward, |time, one| time + one);
+    (peaks, step + chain.optimizer.step_s.0)
 }
 
 /// What is held between two actions.
