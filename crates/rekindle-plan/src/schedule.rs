@@ -13,21 +13,24 @@
 //! | `backward i` | | y_{i+1}, X_{i+1}, a_i or X_i | y_i and the stage's parameter gradients; y_{i+1}, X_{i+1} and a stand-alone a_i are freed (never a_0) |
 //! | `optimize` | | all parameter gradients | none of them |
 
+use serde::{Deserialize, Serialize};
+
 use crate::action::{Action, StageId};
 
-/// A schedule of one training step for a chain of [`stages`](Schedule::stages) stages.
+/// A schedule of one training step for a chain of some stages.
 ///
 /// Planners make it so that every action finds what it reads, that the loss and the backward of every stage run once,
 /// from the last stage to the first, and that the optimizer runs last.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
+    /// Their number, without the loss.
     stages: usize,
     actions: Vec<Action>,
 }
 
 /// What a forward keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeps {
+enum Keeps {
     /// Its output.
     Output,
     /// Its output and its input.
@@ -43,29 +46,13 @@ impl Schedule {
         Schedule { stages, actions }
     }
 
-    /// The number of stages of the chain, without the loss.
-    pub fn stages(&self) -> usize {
-        self.stages
-    }
-
     /// The actions in order.
     pub fn actions(&self) -> &[Action] {
         &self.actions
     }
 
-    /// How often each stage runs forward.
-    pub fn forward_counts(&self) -> Vec<usize> {
-        let mut counts = vec![0; self.stages];
-        for action in &self.actions {
-            if let Action::Forward(stage) = action {
-                counts[stage.0] += 1;
-            }
-        }
-        counts
-    }
-
     /// What each action keeps, if it is a forward.
-    pub(crate) fn keeps(&self) -> Vec<Option<Keeps>> {
+    fn keeps(&self) -> Vec<Option<Keeps>> {
         // From the end: where each stage next runs forward, if it does before its backward.
         let mut next: Vec<Option<usize>> = vec![None; self.stages];
         let mut keeps = vec![None; self.actions.len()];

@@ -39,12 +39,12 @@ pub struct Frontier {
     /// The step time without recomputing.
     plain_step_s: Seconds,
     /// The plans, from the smallest budget up.
-    points: Vec<Point>,
+    points: Vec<FrontierPoint>,
 }
 
 /// A plan on the frontier.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Point {
+struct FrontierPoint {
     /// The smallest budget that the plan fits.
     budget_bytes: Bytes,
     /// Its predicted peak.
@@ -267,7 +267,7 @@ fn frontier_of(args: &PlanArgs, planner: Planner, found: &session::Frontier) -> 
     let (plain_peak, plain_step) = (found.plain_peak, found.plain_step);
     let points = &found.points;
     if args.answer.json {
-        let points = points.iter().map(|point| Point {
+        let points = points.iter().map(|point| FrontierPoint {
             budget_bytes: point.budget,
             predicted_peak_bytes: point.peak,
             predicted_step_s: point.step,
