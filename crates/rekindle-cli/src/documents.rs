@@ -5,13 +5,14 @@ use std::fs;
 use rekindle_plan::{Chain, chain::FORMAT as CHAIN_FORMAT};
 use rekindle_train::{
     record::{RUN_FORMAT, RunRecord},
+    session::{FRONTIER_FORMAT, Frontier},
     tracker::{TRACK_FORMAT, TrackedMoment},
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
 use crate::{
-    commands::{devices, plan, report, verify},
+    commands::{devices, report, verify},
     config::{form::Form, reference::assert_written},
     error_document::{ERROR_FORMAT, ErrorDocument},
     estimate::{ESTIMATE_FORMAT, Estimate},
@@ -55,7 +56,7 @@ impl Document {
             Self::written::<PlanFile>(PLAN_FORMAT),
             Self::written::<Infeasible>(INFEASIBLE_FORMAT),
             Self::written::<ErrorDocument>(ERROR_FORMAT),
-            Self::written::<plan::Frontier>(plan::FRONTIER_FORMAT),
+            Self::written::<Frontier>(FRONTIER_FORMAT),
             Self::written::<RunRecord>(RUN_FORMAT),
             Self::written::<TrackedMoment>(TRACK_FORMAT),
             Self::written::<verify::VerifyRecord>(verify::VERIFY_FORMAT),

@@ -29,7 +29,7 @@ mod terms;
 mod way;
 
 pub use self::{
-    frontier::{Frontier, FrontierPoint},
+    frontier::{FRONTIER_FORMAT, Frontier, FrontierPoint},
     job::{Job, KEEP_SNAPSHOTS},
     measured_step::MeasuredStep,
     observer::{MemoryNow, Observer},

@@ -1,4 +1,5 @@
-//! A graph as a chain: its forward pass is cut at borders into stages, so that the planners for chains can plan it.
+//! A graph as a chain: its forward pass is cut at borders into stages (`cut.rs`), so that the planners for chains can plan
+//! it. For a chain without a graph, `of_chain.rs` makes one.
 //!
 //! Stage i has the forward operations between two borders; those after the last border are the loss. Its backward pass
 //! ends at the last backward operation that reads anything made in stage i or later, or is
@@ -41,7 +42,7 @@ pub enum Crossing {
     Held,
 }
 
-/// A graph cut into stages, and the chain that represents it.
+/// A graph in stages, and the chain that represents it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stages {
     chain: Chain,

@@ -36,23 +36,22 @@ const ROUNDED: f64 = 1.0 - 1e-9;
 pub(super) fn schedules(terms: &Terms, within: Option<u64>) -> Vec<Recipe> {
     let peaks = SmallestPeaks::new(terms);
     let cuts = Cuts::new(terms);
+    let whole = cuts.whole();
     let smallest = Recipe::Nested(peaks.schedule(terms));
     match within {
         Some(room) if room < peaks.whole() => return vec![smallest],
-        Some(room) if room >= cuts.whole() => return vec![Recipe::WHOLE],
+        Some(room) if room >= whole => return vec![Recipe::WHOLE],
         _ => {}
     }
-    let (slot, memory) = (
-        grid::slot(terms, cuts.whole()),
-        within.unwrap_or(cuts.whole()),
-    );
-    let table = Table::solve(terms, &peaks.windows, slot, memory);
-    let (steps, cuts) = match within {
-        Some(room) => (
-            fastest(table.steps(), room),
-            cuts.within(room).into_iter().collect(),
-        ),
-        None => (table.steps().to_vec(), frontier(&cuts)),
+    let slot = grid::slot(terms, whole);
+    let table = Table::solve(terms, &peaks.windows, slot, within.unwrap_or(whole));
+    let mut steps = table.steps().to_vec();
+    if let Some(room) = within {
+        steps = fastest(&steps, room);
+    }
+    let cuts = match within {
+        Some(room) => cuts.within(room).into_iter().collect(),
+        None => frontier(&cuts),
     };
     let nested = steps.par_iter().map(|step| table.schedule(*step));
     let mut found: Vec<Recipe> = nested.map(Recipe::Nested).collect();

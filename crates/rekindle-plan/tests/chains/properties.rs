@@ -7,8 +7,8 @@ use rekindle_plan::graph::{SpanPass, Stages, held};
 use rekindle_plan::{Action, Bytes, Chain, PlanError, Planner, Request, StageId};
 
 use crate::least_time::least_time;
-use crate::planned::{Plan, frontier, plain_peak, plan, smallest_peak};
-use crate::referee::{output_first, referee};
+use crate::planned::{Plan, frontier, output_first, plain_peak, plan, smallest_peak};
+use crate::referee::referee;
 use crate::support::{Shape, cases, random_chain};
 
 /// Times are sums of small whole numbers here, so they are exact.

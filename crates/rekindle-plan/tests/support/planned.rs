@@ -5,7 +5,7 @@ use rekindle_plan::{
     chain_frontier, plan_chain,
 };
 
-use crate::referee::{output_first, referee};
+use crate::referee::referee;
 
 /// A plan with the optimizer's part.
 #[derive(Debug)]
@@ -108,4 +108,14 @@ pub fn plain_peak(chain: &Chain) -> Bytes {
         ..Request::default()
     };
     plan(chain, &plain).unwrap().peak
+}
+
+/// The chain with no tracked forward that takes less than the untracked one, which makes its output first too.
+pub fn output_first(chain: &Chain) -> Chain {
+    let mut chain = chain.clone();
+    for stage in &mut chain.stages {
+        let output_first = stage.output_bytes + stage.forward_temp_bytes - stage.saved_bytes;
+        stage.tracked_temp_bytes = stage.tracked_temp_bytes.max(output_first);
+    }
+    chain
 }

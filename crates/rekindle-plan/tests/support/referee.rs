@@ -93,13 +93,3 @@ fn held(chain: &Chain, alone: &[bool], recorded: &[bool], gradient: usize) -> By
             Bytes::ZERO
         }
 }
-
-/// The chain with no tracked forward that takes less than the untracked one, which makes its output first too.
-pub fn output_first(chain: &Chain) -> Chain {
-    let mut chain = chain.clone();
-    for stage in &mut chain.stages {
-        let output_first = stage.output_bytes + stage.forward_temp_bytes - stage.saved_bytes;
-        stage.tracked_temp_bytes = stage.tracked_temp_bytes.max(output_first);
-    }
-    chain
-}

@@ -1,6 +1,8 @@
 //! The memory/time frontier of a planner.
 
 use rekindle_plan::{Bytes, Planner, Request, Seconds};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{Planned, RunError, recorded::smallest_budget};
 use rekindle::record::with_reserve;
@@ -8,63 +10,60 @@ use rekindle::record::with_reserve;
 /// Number of budgets between the smallest and the plain run's.
 const BUDGETS: u64 = 12;
 
-/// Plans that no other plan equals or beats in both peak and time.
-#[derive(Debug, Clone, PartialEq)]
+/// Format tag of [`Frontier`].
+pub const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
+
+/// What `plan --frontier --json` writes.
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Frontier {
+    format: &'static str,
+    /// The planner.
+    #[schemars(extend("enum" = Planner::ALL.map(Planner::name)))]
+    planner: String,
     /// The peak without recomputing.
-    pub plain_peak: Bytes,
+    pub plain_peak_bytes: Bytes,
     /// The step time without recomputing.
-    pub plain_step: Seconds,
-    /// The plans, from the smallest peak to the largest; each is faster than the previous one.
+    pub plain_step_s: Seconds,
+    /// The plans, from the smallest budget up.
     pub points: Vec<FrontierPoint>,
 }
 
 /// A plan on the frontier.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct FrontierPoint {
-    /// A budget that it fits, the smallest of those that were tried.
-    pub budget: Bytes,
+    /// The smallest budget that the plan fits.
+    pub budget_bytes: Bytes,
     /// Its predicted peak.
-    pub peak: Bytes,
+    pub predicted_peak_bytes: Bytes,
     /// Its predicted step time.
-    pub step: Seconds,
+    pub predicted_step_s: Seconds,
     /// The planner that found it.
     pub planner: String,
-    /// Number of segments; `None` if stages are recomputed in another way.
+    /// Number of segments; `null` for nested schedules.
     pub segments: Option<usize>,
-    /// Number of repeated operations; `None` if only a chain is known.
+    /// Number of repeated operations, if the step has operations.
+    #[serde(skip)]
     pub repeated: Option<usize>,
 }
 
-impl FrontierPoint {
-    fn new(budget: Bytes, plan: &Planned) -> Self {
-        Self {
-            budget,
-            peak: plan.peak,
-            step: plan.step,
-            planner: plan.planner.clone(),
-            segments: plan.segments.as_ref().map(Vec::len),
-            repeated: plan.operations.map(|(repeated, _)| repeated),
-        }
-    }
-}
-
 impl Frontier {
-    /// Those of some plans that are on the frontier.
-    pub(super) fn new(plain: &Planned, mut points: Vec<FrontierPoint>) -> Self {
+    /// Of some plans, those that no other equals or beats in both peak and time.
+    pub(super) fn new(planner: Planner, plain: &Planned, mut points: Vec<FrontierPoint>) -> Self {
         points.sort_by(|a, b| {
-            let peak = a.peak.cmp(&b.peak);
-            peak.then(a.step.0.total_cmp(&b.step.0))
+            let peak = a.predicted_peak_bytes.cmp(&b.predicted_peak_bytes);
+            peak.then(a.predicted_step_s.0.total_cmp(&b.predicted_step_s.0))
         });
         let mut fastest = f64::INFINITY;
         points.retain(|point| {
-            let faster = point.step.0 < fastest;
-            fastest = fastest.min(point.step.0);
-            faster
+            let before = fastest;
+            fastest = fastest.min(point.predicted_step_s.0);
+            fastest < before
         });
         Self {
-            plain_peak: plain.peak,
-            plain_step: plain.step,
+            format: FRONTIER_FORMAT,
+            planner: planner.to_string(),
+            plain_peak_bytes: plain.peak,
+            plain_step_s: plain.step,
             points,
         }
     }
@@ -90,8 +89,15 @@ pub(super) fn frontier(
         let budget = Bytes(smallest.0 + room * place / BUDGETS);
         // The smallest budget was found while another plan was in memory.
         if let Ok(planned) = plan(Some(budget), request.planner) {
-            points.push(FrontierPoint::new(budget, &planned));
+            points.push(FrontierPoint {
+                budget_bytes: budget,
+                predicted_peak_bytes: planned.peak,
+                predicted_step_s: planned.step,
+                planner: planned.planner,
+                segments: planned.segments.map(|segments| segments.len()),
+                repeated: planned.operations.map(|(repeated, _)| repeated),
+            });
         }
     }
-    Ok(Frontier::new(&plain, points))
+    Ok(Frontier::new(request.planner, &plain, points))
 }

@@ -3,9 +3,7 @@
 //! The file is a chain ([`Chain::from_json`]) with one more key, `profile`: data that exact plans for the device need
 //! and a chain cannot express. Without it, plans are made for the chain's numbers without a reserve.
 
-use rekindle_plan::{
-    Bytes, Chain, ChainError, Planner, Request, chain_frontier, graph::GraphPlanError,
-};
+use rekindle_plan::{Bytes, Chain, ChainError, Planner, Request, chain_frontier};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -170,19 +168,17 @@ impl MeasuredStep {
         let points = chain_frontier(chain, request.planner, |plan| {
             let peak = plan.simulated.peak.max(chain.optimizer_peak());
             FrontierPoint {
-                budget: peak,
-                peak,
-                step: plan.simulated.time + optimizer.step_s,
+                budget_bytes: peak,
+                predicted_peak_bytes: peak,
+                predicted_step_s: plan.simulated.time + optimizer.step_s,
                 planner: plan.planner.to_string(),
                 segments: plan.segments().map(|segments| segments.len()),
                 repeated: None,
             }
         });
-        match points {
-            Ok(points) => Ok(Frontier::new(&plain, points)),
-            Err(GraphPlanError::Plan(error)) => Err(error.into()),
-            Err(error) => Err(RecordError::from(error).into()),
-        }
+        let asked = ScheduleRequest::Plan(request);
+        let points = points.map_err(|error| refused(error.into(), &asked, |_| None))?;
+        Ok(Frontier::new(request.planner, &plain, points))
     }
 
     /// A plan of one part of a batch.

@@ -80,19 +80,9 @@ impl StepProfile {
         budget: Option<Bytes>,
     ) -> Result<(StepPlan, StagedPlan), RecordError> {
         let plain = simulate(&self.graph, &plain_order(&self.graph)?);
-        let operations = self.graph.operations.len();
-        let numbers = StepPlan::new(
-            &plan,
-            &plain,
-            budget,
-            [self.update_bytes; 2],
-            operations,
-            self.link,
-        );
-        let numbers = StepPlan {
-            plain_time: numbers.plain_time + self.autodiff_s,
-            ..numbers
-        };
+        let (operations, apart) = (self.graph.operations.len(), [self.update_bytes; 2]);
+        let mut numbers = StepPlan::new(&plan, &plain, budget, apart, operations, self.link);
+        numbers.plain_time += self.autodiff_s;
         let segments = plan.segments();
         let GraphPlan {
             program, offloaded, ..
