@@ -19,7 +19,7 @@
 //! | `plan.rs` | [`plan_graph`]: from a graph and a [`Request`](crate::Request) to a [`GraphPlan`]; [`smallest_program`] |
 //! | `borders.rs` | [`borders()`]: where a forward pass can be cut |
 //! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, a chain as a graph, and schedules of the chain as programs |
-//! | `chain.rs` | [`plan_chain`] and [`chain_frontier`]: plans of a chain alone |
+//! | `chain_plans.rs` | [`plan_chain`] and [`chain_frontier`]: plans of a chain alone |
 //! | `walk.rs` | one walk under a budget: which tensors are evicted and recomputed |
 //! | `search.rs`, `ladder.rs` | the graph planner: many walks, at the budget and a few smaller ones |
 //! | `exact.rs` | small graphs: the optimum |
@@ -65,7 +65,7 @@
 //! ```
 
 mod borders;
-mod chain;
+mod chain_plans;
 mod error;
 mod exact;
 mod exchange;
@@ -87,7 +87,7 @@ mod validate;
 mod walk;
 
 pub use borders::{Border, borders};
-pub use chain::{chain_frontier, plan_chain};
+pub use chain_plans::{chain_frontier, plan_chain};
 pub use error::GraphPlanError;
 pub use exchange::{ExchangeCost, Exchanged, HandOver, Ring, TakeMean, Timetable};
 pub use link::{Link, OnDevice, Rate};

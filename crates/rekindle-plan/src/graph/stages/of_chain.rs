@@ -18,6 +18,8 @@
 //!
 //! The optimizer is no operation: a step's peak is at least [`Chain::optimizer_peak`], and its time comes on top.
 
+use std::iter::once;
+
 use super::Stages;
 use crate::bytes::Bytes;
 use crate::chain::Chain;
@@ -86,8 +88,8 @@ impl Stages {
         let backward = (0..count).map(|i| last - 1 - i..last - i);
         let stages = Stages {
             chain: chain.clone(),
-            forward: forward.chain([loss..loss + 1]).collect(),
-            backward: backward.chain([loss + 1..loss + 2]).collect(),
+            forward: forward.chain(once(loss..loss + 1)).collect(),
+            backward: backward.chain(once(loss + 1..loss + 2)).collect(),
             once: vec![false; last],
         };
         (graph, stages)
