@@ -5,13 +5,14 @@ use std::fs;
 use rekindle_plan::{Chain, chain::FORMAT as CHAIN_FORMAT};
 use rekindle_train::{
     record::{RUN_FORMAT, RunRecord},
+    session::{FRONTIER_FORMAT, Frontier},
     tracker::{TRACK_FORMAT, TrackedPass},
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
 use crate::{
-    commands::{devices, plan, plan_graph, report, verify},
+    commands::{devices, plan_graph, report, verify},
     config::{form::Form, reference::assert_written},
     error_document::{ERROR_FORMAT, ErrorDocument},
     estimate::{ESTIMATE_FORMAT, Estimate},
@@ -56,7 +57,7 @@ impl Document {
             Self::written::<plan_graph::Program>(plan_graph::PROGRAM_FORMAT),
             Self::written::<Infeasible>(INFEASIBLE_FORMAT),
             Self::written::<ErrorDocument>(ERROR_FORMAT),
-            Self::written::<plan::Frontier>(plan::FRONTIER_FORMAT),
+            Self::written::<Frontier>(FRONTIER_FORMAT),
             Self::written::<RunRecord>(RUN_FORMAT),
             Self::written::<TrackedPass>(TRACK_FORMAT),
             Self::written::<verify::VerifyRecord>(verify::VERIFY_FORMAT),

@@ -13,7 +13,7 @@ use std::time::Instant;
 use graph_support::graphs::{Sequence, residual, transformer};
 use rekindle_plan::graph::{Program, plan_graph, simulate};
 use rekindle_plan::{
-    Bytes, Chain, LossCost, OptimizerCost, Planner, Request, Seconds, Stage, plan, planner,
+    Bytes, Chain, LossCost, OptimizerCost, Planner, Request, Seconds, Stage, plan_chain,
 };
 
 #[path = "../tests/graph_support/mod.rs"]
@@ -63,8 +63,11 @@ fn chain(stages: usize, kinds: usize) -> Chain {
 }
 
 fn half_of_plain(chain: &Chain) -> Bytes {
-    let plain = planner::none(chain.stages.len()).unwrap();
-    let peak = rekindle_plan::simulate(chain, &plain).peak;
+    let plain = Request {
+        planner: Planner::None,
+        ..Request::default()
+    };
+    let peak = plan_chain(chain, &plain).unwrap().simulated.peak;
     let resident = chain.resident_bytes();
     resident + Bytes((peak - resident).0 / 2)
 }
@@ -82,7 +85,7 @@ fn main() {
             ..Request::default()
         };
         let name = format!("chain of {stages}, {kinds} kinds: optimal");
-        time(&name, || plan(&chain, &request).unwrap());
+        time(&name, || plan_chain(&chain, &request).unwrap());
     }
     let residual = |layers| residual(&mut Sequence(3), layers, 8);
     for graph in [residual(4), residual(40), residual(400), transformer(48).0] {

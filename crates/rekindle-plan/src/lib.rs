@@ -1,26 +1,23 @@
-//! Recompute schedules for chains of stages, a simulator for their exact costs, and planners that fit a memory budget.
+//! Plans of recomputation for training steps, a simulator of their exact costs, and planners that fit a memory budget.
 //!
-//! A training step of a sequential model can drop activations in the forward pass and recompute them in the backward
-//! pass. This crate decides which ones. It is independent of any deep learning framework: a model is a [`Chain`] of
-//! bytes and seconds.
+//! A training step can drop activations in the forward pass and recompute them in the backward pass. This crate decides
+//! which ones. It is independent of any deep learning framework: a step is a [`Graph`] of operations with bytes and seconds,
+//! and a plan a list of these operations, in which a recompute stands twice. A model that is known by its stages alone is a
+//! [`Chain`], for which a graph is made. One simulator, [`graph::simulate`], gives the cost of every plan.
 //!
 //! # Map
 //! | module | what it owns |
 //! |---|---|
 //! | [`bytes`], [`seconds`] | the two units, [`Bytes`] and [`Seconds`] |
+//! | [`graph`] | [`Graph`] and [`Program`]; their simulator; [`plan_graph`] and [`plan_chain`], from a step and a request to a plan |
 //! | [`chain`] | [`Chain`]: the costs of each stage; its JSON file format |
-//! | [`action`] | [`Action`]: one action of a step over stages |
-//! | [`schedule`] | [`Schedule`]: a list of actions, what each keeps, and its text form |
-//! | [`simulator`] | [`simulate`]: the peak, time and counts of a schedule on a chain, in exact bytes |
-//! | [`planner`] | the planners, one file each |
+//! | [`action`], [`schedule`] | [`Action`]: one action of a step over stages; [`Schedule`]: a list of them, and its text form |
+//! | `planner` | the planners for chains, one file each: from a chain to schedules |
 //! | `request` | [`Request`] and [`Planner`]: what to plan for |
-//! | [`plan`](mod@plan) | [`Plan`] |
-//! | `planning` | [`plan()`]: from a chain and a request to a plan; [`frontier()`]: the memory/time frontier |
-//! | [`graph`] | planning for any training step, given as operations on tensors |
 //!
 //! # Example
 //! ```
-//! use rekindle_plan::{Chain, planner, simulate};
+//! use rekindle_plan::{Chain, Planner, Request, plan_chain};
 //!
 //! let chain = Chain::from_json(
 //!     r#"{"format": "rekindle-chain/1", "input_bytes": 3,
@@ -31,8 +28,11 @@
 //!            "forward_temp_bytes": 2, "backward_temp_bytes": 3}],
 //!         "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 1}}"#,
 //! )?;
-//! let plain = simulate(&chain, &planner::none(2)?);
-//! let halves = simulate(&chain, &planner::uniform(2, 2)?);
+//! let segments = |segments| {
+//!     let planner = Planner::Segments(Some(segments));
+//!     plan_chain(&chain, &Request { planner, ..Request::default() })
+//! };
+//! let (plain, halves) = (segments(1)?.simulated, segments(2)?.simulated);
 //! assert!(halves.peak < plain.peak);
 //! assert!(halves.time > plain.time);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -45,25 +45,19 @@ pub mod action;
 pub mod bytes;
 pub mod chain;
 pub mod graph;
-pub mod plan;
-pub mod planner;
-mod planning;
+mod planner;
 mod request;
 pub mod schedule;
 pub mod seconds;
-pub mod simulator;
 
 pub use action::{Action, StageId};
 pub use bytes::Bytes;
 pub use chain::{Chain, ChainError, LossCost, OptimizerCost, Stage};
 pub use graph::{
-    Graph, GraphPlan, GraphPlanError, Operation, OperationId, Program, ProgramError, Simulated,
-    Tensor, TensorId, plan_graph, smallest_program,
+    Graph, GraphPlan, GraphPlanError, Operation, OperationId, Parts, Program, ProgramError,
+    Simulated, Tensor, TensorId, chain_frontier, plan_chain, plan_graph, smallest_program,
 };
-pub use plan::{Plan, keep_useful};
-pub use planner::{PlanError, PlanSource, Slots, smallest_peak};
-pub use planning::{frontier, plan};
+pub use planner::PlanError;
 pub use request::{Planner, PlannerParseError, Request};
 pub use schedule::Schedule;
 pub use seconds::Seconds;
-pub use simulator::{Parts, Simulation, simulate};

@@ -1,6 +1,7 @@
-//! The planners: from a chain and a budget to a schedule.
+//! The planners for chains: from the costs of stages to schedules.
 //!
-//! [`plan`](crate::plan()) is the entry point for all of them; the functions here are only the algorithms.
+//! They only make schedules: what each takes is simulated on the graph of the step, or on the one that is made for a chain
+//! ([`plan_chain`](crate::plan_chain)).
 //!
 //! | planner | what | file |
 //! |---|---|---|
@@ -8,8 +9,8 @@
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
 //! `cuts.rs` finds the best single-level cut within a budget, `single_levels.rs` those for all budgets. `terms.rs` has
-//! the symbols that the recurrences share, `windows.rs` finds equal windows; `single_level.rs` and `persistent.rs` turn
-//! cuts and trees into actions; `smallest_peak.rs` is the lower bound.
+//! the symbols that the recurrences share, `windows.rs` finds equal windows; `recipe.rs` and `persistent.rs` turn cuts and
+//! trees into actions; `smallest_peak.rs` is the lower bound.
 //!
 //! # Long chains
 //! `optimal` examines all windows of chains of up to 2,000 stages; of longer ones it finds the best single-level cut.
@@ -20,10 +21,9 @@ mod cuts;
 mod error;
 mod optimal;
 mod persistent;
-mod single_level;
+mod recipe;
 mod single_levels;
 mod smallest_peak;
-mod source;
 mod terms;
 #[cfg(test)]
 mod test_chain;
@@ -31,30 +31,62 @@ mod uniform;
 mod windows;
 
 pub use error::PlanError;
-pub use single_level::single_level;
-pub use smallest_peak::smallest_peak;
-pub use source::{PlanSource, Slots};
-pub use uniform::{none, uniform};
 
-pub(crate) use optimal::Optimal;
-pub(crate) use single_levels::SingleLevels;
-pub(crate) use uniform::EqualSegments;
+pub(crate) use recipe::Recipe;
 
+use cuts::Cuts;
+use terms::Terms;
+
+use crate::bytes::Bytes;
+use crate::chain::Chain;
 use crate::request::Planner;
 
 /// The longest chain that is searched: O(stages) schedules of O(stages) actions take some seconds.
-pub(crate) const MOST_STAGES: usize = 20_000;
+const MOST_STAGES: usize = 20_000;
 
 /// The longest chain of which all windows are examined; there are stages^2 / 2 of them.
 pub(crate) const MOST_STAGES_OF_WINDOWS: usize = 2_000;
 
-/// Fails for a chain of more than `most` stages.
-fn check_length(planner: Planner, stages: usize, most: usize) -> Result<(), PlanError> {
-    if stages > most {
+/// The schedules of a planner, at least one: for every budget the best of them that fits, and the one with the smallest
+/// peak. For a budget of the chain, everything but the optimizer counted: only those among which the best for this budget
+/// is, or the one with the smallest peak.
+///
+/// # Errors
+/// The chain or the number of segments is invalid, or the chain is too long.
+pub(crate) fn schedules(
+    chain: &Chain,
+    planner: Planner,
+    within: Option<Bytes>,
+) -> Result<Vec<Recipe>, PlanError> {
+    let stages = chain.stages.len();
+    match planner {
+        Planner::None => Ok(vec![Recipe::WHOLE]),
+        Planner::Segments(Some(segments)) => Ok(vec![uniform::cut(stages, segments)?]),
+        Planner::Segments(None) => {
+            check_length(planner, stages)?;
+            let numbers = uniform::numbers(stages).into_iter();
+            numbers.map(|number| uniform::cut(stages, number)).collect()
+        }
+        Planner::Optimal | Planner::Graph | Planner::Auto => {
+            chain.validate()?;
+            check_length(Planner::Optimal, stages)?;
+            let room = within.map(|budget| (budget - chain.resident_bytes()).0);
+            let terms = Terms::new(chain);
+            Ok(match stages <= MOST_STAGES_OF_WINDOWS {
+                true => optimal::schedules(&terms, room),
+                false => single_levels::schedules(&Cuts::new(&terms), room),
+            })
+        }
+    }
+}
+
+/// Fails for a chain that is too long to search.
+fn check_length(planner: Planner, stages: usize) -> Result<(), PlanError> {
+    if stages > MOST_STAGES {
         return Err(PlanError::TooManyStages {
             planner,
             stages,
-            most,
+            most: MOST_STAGES,
         });
     }
     Ok(())

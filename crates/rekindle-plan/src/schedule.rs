@@ -15,19 +15,20 @@
 
 use crate::action::{Action, StageId};
 
-/// A schedule of one training step for a chain of [`stages`](Schedule::stages) stages.
+/// A schedule of one training step for a chain of some stages.
 ///
 /// Planners make it so that every action finds what it reads, that the loss and the backward of every stage run once,
 /// from the last stage to the first, and that the optimizer runs last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
+    /// Their number, without the loss.
     stages: usize,
     actions: Vec<Action>,
 }
 
 /// What a forward keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeps {
+enum Keeps {
     /// Its output.
     Output,
     /// Its output and its input.
@@ -43,9 +44,29 @@ impl Schedule {
         Schedule { stages, actions }
     }
 
-    /// The number of stages of the chain, without the loss.
-    pub fn stages(&self) -> usize {
-        self.stages
+    /// The schedule with one level of recomputation whose second and later segments start at these stages. In the forward
+    /// pass each segment except the last keeps only its input. The last segment is recorded as a whole and run backward; then
+    /// each earlier segment, from last to first, is recomputed, recorded as a whole and run backward. Every stage outside the
+    /// last segment runs forward twice.
+    #[doc(hidden)]
+    pub fn single_level(stages: usize, starts: &[usize]) -> Schedule {
+        let mut edges = vec![0];
+        edges.extend_from_slice(starts);
+        edges.push(stages);
+        let mut actions = Vec::with_capacity(3 * stages + 2);
+        let last = edges[edges.len() - 2];
+        let forward = |i| Action::Forward(StageId(i));
+        actions.extend((0..last).map(forward));
+        for segment in edges.windows(2).rev() {
+            let stages_of = segment[0]..segment[1];
+            actions.extend(stages_of.clone().map(forward));
+            if segment[1] == stages {
+                actions.push(Action::Loss);
+            }
+            actions.extend(stages_of.rev().map(|i| Action::Backward(StageId(i))));
+        }
+        actions.push(Action::Optimize);
+        Schedule::new(stages, actions)
     }
 
     /// The actions in order.
@@ -53,19 +74,8 @@ impl Schedule {
         &self.actions
     }
 
-    /// How often each stage runs forward.
-    pub fn forward_counts(&self) -> Vec<usize> {
-        let mut counts = vec![0; self.stages];
-        for action in &self.actions {
-            if let Action::Forward(stage) = action {
-                counts[stage.0] += 1;
-            }
-        }
-        counts
-    }
-
     /// What each action keeps, if it is a forward.
-    pub(crate) fn keeps(&self) -> Vec<Option<Keeps>> {
+    fn keeps(&self) -> Vec<Option<Keeps>> {
         // From the end: where each stage next runs forward, if it does before its backward.
         let mut next: Vec<Option<usize>> = vec![None; self.stages];
         let mut keeps = vec![None; self.actions.len()];

@@ -8,10 +8,12 @@
 //! | `prepare.rs`, `recorded.rs` | the model as it is built; its step, recorded and measured |
 //! | `recorded/plans.rs`, `planned.rs` | plans of that step |
 //! | `subject.rs`, `measured_step.rs` | what is planned: a step that was measured, here or elsewhere |
+//! | `frontier.rs` | plans for many budgets |
 //! | `run.rs`, `run/` | a run: start, steps, snapshots, other plans when memory is short, its record |
 //! | `observer.rs` | who is told of what happens |
 //! | `out_of_memory.rs`, `run_error.rs` | why a run ends early |
 
+mod frontier;
 mod job;
 mod measured_step;
 mod observer;
@@ -27,6 +29,7 @@ mod terms;
 mod way;
 
 pub use self::{
+    frontier::{FRONTIER_FORMAT, Frontier, FrontierPoint},
     job::{Job, KEEP_SNAPSHOTS},
     measured_step::MeasuredStep,
     observer::{MemoryNow, Observer},

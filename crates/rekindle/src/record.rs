@@ -194,6 +194,8 @@ pub(crate) use places::{Place, apart, put_statistics, tensors};
 #[doc(hidden)]
 pub use planning::with_reserve;
 pub use profile::StepProfile;
+#[doc(hidden)]
+pub use profile::plan_of_chain;
 pub use recorded::{Recorded, record};
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
 pub use staged::{StagedPlan, action};

@@ -20,7 +20,6 @@ pub(super) fn explain(plan: &Planned, text: &mut String) {
     );
     let parts = [
         ("parameters, data, optimizer state", parts.fixed),
-        ("input", parts.input),
         ("kept activations", parts.activations),
         ("live segment", parts.graphs),
         ("gradients of activations", parts.gradients),

@@ -2,14 +2,12 @@
 
 use std::{fmt::Write, path::Path};
 
-use rekindle_plan::{Bytes, PlanError, Planner, Request, Seconds};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     device::DeviceInfo,
     ranks::Ranks,
-    session::{Job, MeasuredStep, Planned, RunError, ScheduleRequest},
+    session::{Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest},
 };
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::{explain, plan_graph, profile, train};
 use crate::{
@@ -23,39 +21,6 @@ use crate::{
     table::{self, several, thousands},
     terminal,
 };
-
-/// Format tag of [`Frontier`].
-pub const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
-
-/// What `plan --frontier --json` writes.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Frontier {
-    format: &'static str,
-    /// The planner.
-    #[schemars(extend("enum" = Planner::ALL.map(Planner::name)))]
-    planner: String,
-    /// The peak without recomputing.
-    plain_peak_bytes: Bytes,
-    /// The step time without recomputing.
-    plain_step_s: Seconds,
-    /// The plans, from the smallest budget up.
-    points: Vec<FrontierPoint>,
-}
-
-/// A plan on the frontier.
-#[derive(Debug, Serialize, JsonSchema)]
-struct FrontierPoint {
-    /// The smallest budget that the plan fits.
-    budget_bytes: Bytes,
-    /// Its predicted peak.
-    predicted_peak_bytes: Bytes,
-    /// Its predicted step time.
-    predicted_step_s: Seconds,
-    /// The planner that found it.
-    planner: String,
-    /// Number of segments; `null` for nested schedules.
-    segments: Option<usize>,
-}
 
 /// Maximum number of rows of a frontier in the table.
 const FRONTIER_ROWS: usize = 24;
@@ -126,7 +91,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
                     .frontier(job, all)
                     .map_err(Failure::from)
                     .and_then(|points| match speaks {
-                        true => frontier_of(args, all.planner, &points),
+                        true => frontier_of(args, &points),
                         false => Ok(()),
                     }),
                 false => match subject.plan(job, &job.schedule) {
@@ -160,7 +125,7 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         _ => step,
     };
     if args.frontier {
-        return frontier_of(args, request.planner, &step.frontier(request)?);
+        return frontier_of(args, &step.frontier(request)?);
     }
     shown(args, step.plan(&request), None)
 }
@@ -192,7 +157,7 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
         return output::json(&file);
     }
     let mut text = String::new();
-    let _ = writeln!(text, "planner    {} ({})", plan.planner, plan.source);
+    let _ = writeln!(text, "planner    {}", plan.planner);
     if let Some(budget) = plan.budget {
         let _ = writeln!(text, "budget     {budget}");
     }
@@ -268,42 +233,29 @@ fn shape(plan: &Planned) -> String {
     }
 }
 
-fn frontier_of(args: &PlanArgs, planner: Planner, points: &[(Bytes, Planned)]) -> Outcome {
-    let (plain_peak, plain_step) = points
-        .first()
-        .map(|(_, plan)| (plan.plain_peak, plan.plain_step))
-        .unwrap_or_default();
+fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
     if args.answer.json {
-        let points = points.iter().map(|(budget, plan)| FrontierPoint {
-            budget_bytes: *budget,
-            predicted_peak_bytes: plan.peak,
-            predicted_step_s: plan.step,
-            planner: plan.planner.clone(),
-            segments: plan.segments.as_ref().map(Vec::len),
-        });
-        return output::json(&Frontier {
-            format: FRONTIER_FORMAT,
-            planner: planner.to_string(),
-            plain_peak_bytes: plain_peak,
-            plain_step_s: plain_step,
-            points: points.collect(),
-        });
+        return output::json(frontier);
     }
     let mut table = table::table(
         ["budget", "peak", "of plain", "step", "x plain", "schedule"],
         0..5,
     );
+    let points = &frontier.points;
     let shown = spread(points.len());
-    for (budget, plan) in shown.iter().map(|&index| &points[index]) {
+    for point in shown.iter().map(|&index| &points[index]) {
+        let peak = point.predicted_peak_bytes;
+        let of_plain = 100.0 * peak.0 as f64 / frontier.plain_peak_bytes.0 as f64;
+        let times_plain = point.predicted_step_s.0 / frontier.plain_step_s.0;
         table.add_row([
-            budget.to_string(),
-            plan.peak.to_string(),
-            format!("{:.0}%", 100.0 * plan.peak.0 as f64 / plain_peak.0 as f64),
-            plan.step.to_string(),
-            format!("{:.2}x", plan.step.0 / plain_step.0),
-            match (&plan.segments, plan.operations) {
-                (Some(segments), _) => several(segments.len(), "segment"),
-                (None, Some((again, _))) => format!("{} recomputed", several(again, "operation")),
+            point.budget_bytes.to_string(),
+            peak.to_string(),
+            format!("{of_plain:.0}%"),
+            point.predicted_step_s.to_string(),
+            format!("{times_plain:.2}x"),
+            match (point.segments, point.repeated) {
+                (Some(segments), _) => several(segments, "segment"),
+                (None, Some(again)) => format!("{} recomputed", several(again, "operation")),
                 (None, None) => "nested".into(),
             },
         ]);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rekindle_plan::{
-    Bytes, PlanError, Planner, Request, Seconds, StageId,
+    Bytes, PlanError, Planner, Request, Schedule, Seconds,
     graph::{Graph, GraphPlan, GraphPlanError, OperationId, plan_graph},
 };
 use schemars::JsonSchema;
@@ -47,8 +47,10 @@ pub struct Program {
 
 impl Program {
     fn new(plan: &GraphPlan, budget: Option<Bytes>, feasible: bool) -> Self {
-        let segments = plan.segments.iter().flatten();
-        let segments = segments.map(|(first, last)| [first.0, last.0]).collect();
+        let segments = plan.segments().map(|segments| {
+            let stages = segments.into_iter();
+            stages.map(|(first, last)| [first.0, last.0]).collect()
+        });
         Self {
             format: PROGRAM_FORMAT.into(),
             planner: plan.planner.to_string(),
@@ -56,7 +58,7 @@ impl Program {
             budget_bytes: budget,
             predicted_peak_bytes: plan.simulated.peak,
             predicted_step_s: plan.simulated.time,
-            segments: plan.segments.is_some().then_some(segments),
+            segments,
             operations: plan.program.operations().to_vec(),
         }
     }
@@ -68,15 +70,17 @@ impl Program {
             Ok(planner) => planner,
             Err(_) => Planner::Graph,
         };
-        let segments = self.segments.map(|segments| {
-            let stages = segments.into_iter();
-            let stages = stages.map(|[first, last]| (StageId(first), StageId(last)));
-            stages.collect()
+        let schedule = self.segments.as_deref().and_then(|segments| {
+            let [.., [_, last]] = segments else {
+                return None;
+            };
+            let starts: Vec<usize> = segments[1..].iter().map(|[first, _]| *first).collect();
+            Some(Schedule::single_level(last + 1, &starts))
         });
         let plan = GraphPlan::of_operations(graph, None, self.operations, Vec::new()).ok()?;
         Some(GraphPlan {
             planner,
-            segments,
+            schedule,
             ..plan
         })
     }

@@ -82,7 +82,7 @@ impl Largest {
     /// A size with its plan.
     pub fn new(way: ScheduleKind, size: usize, (plan, update): &(Planned, Update)) -> Self {
         let (_, parts) = plan.at_peak;
-        let (fixed_bytes, gradient_bytes) = (parts.fixed + parts.input, parts.parameter_gradients);
+        let (fixed_bytes, gradient_bytes) = (parts.fixed, parts.parameter_gradients);
         Self {
             way,
             size,

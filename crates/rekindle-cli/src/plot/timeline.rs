@@ -37,9 +37,7 @@ type Kind = (&'static str, RGBColor, fn(&Parts) -> Bytes);
 
 /// From the bottom of the stack to its top.
 const KINDS: [Kind; 6] = [
-    ("fixed and input", theme::FIXED, |parts| {
-        parts.fixed + parts.input
-    }),
+    ("fixed and input", theme::FIXED, |parts| parts.fixed),
     ("kept activations", theme::BOUNDARIES, |parts| {
         parts.activations
     }),

@@ -40,6 +40,7 @@ pub struct Stage {
     /// Bytes held for a while during an untracked forward: f_i.
     pub forward_temp_bytes: Bytes,
     /// Bytes held for a while during a tracked forward: F_i; as `forward_temp_bytes` when absent.
+    /// Plans count no less than an untracked forward takes.
     #[serde(default = "absent", skip_serializing_if = "is_absent")]
     pub tracked_temp_bytes: Bytes,
     /// Bytes held for a while during the backward: b_i.

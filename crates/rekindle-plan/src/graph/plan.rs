@@ -6,12 +6,13 @@ use super::found::Found;
 use super::index::Index;
 use super::ladder::Ladder;
 use super::link::{self, Link, OnDevice};
-use super::staged::{AllStaged, Staged};
+use super::staged::AllStaged;
 use super::{Graph, OperationId, Program, Simulated, TensorId};
 use crate::action::StageId;
 use crate::bytes::Bytes;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
+use crate::schedule::Schedule;
 
 /// A program with its cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,8 +23,8 @@ pub struct GraphPlan {
     pub simulated: Simulated,
     /// The requested planner; for `auto`, the planner that was chosen.
     pub planner: Planner,
-    /// First and last stage of each segment that is recomputed as a whole, if the program was made so.
-    pub segments: Option<Vec<(StageId, StageId)>>,
+    /// The schedule over stages that the program was made from, if there is one.
+    pub schedule: Option<Schedule>,
     /// The offloaded tensors. The program belongs to the graph [with transfers](Graph::with_transfers) of these.
     pub offloaded: Vec<TensorId>,
     /// If tensors are offloaded, the result of the same planner without offloading.
@@ -31,6 +32,11 @@ pub struct GraphPlan {
 }
 
 impl GraphPlan {
+    /// First and last stage of each segment that is recomputed as a whole, if the program was made so.
+    pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
+        self.schedule.as_ref()?.segments()
+    }
+
     /// The plan that runs these operations of the graph [with transfers](Graph::with_transfers) of `offloaded`.
     ///
     /// # Errors
@@ -124,7 +130,7 @@ struct Planning<'a> {
 }
 
 /// A plan within the budget, or the one with the smallest peak.
-type Planned = Result<GraphPlan, Box<GraphPlan>>;
+pub(super) type Planned = Result<GraphPlan, Box<GraphPlan>>;
 
 impl<'a> Planning<'a> {
     fn new(graph: &'a Graph) -> Result<Planning<'a>, GraphPlanError> {
@@ -138,24 +144,16 @@ impl<'a> Planning<'a> {
     }
 
     fn recorded_within(&self, budget: Bytes) -> Planned {
-        let plan = finish(Planner::None, self.recorded.clone(), None);
-        match plan.simulated.peak <= budget {
-            true => Ok(plan),
-            false => Err(Box::new(plan)),
-        }
+        fitting(finish(Planner::None, self.recorded.clone(), None), budget)
     }
 
     fn staged(&self, planner: Planner, budget: Bytes) -> Result<Planned, GraphPlanError> {
         let all = self.all_staged(planner)?;
-        let plan = |staged: &Staged| -> Result<GraphPlan, GraphPlanError> {
-            let segments = staged.schedule.segments();
-            Ok(finish(planner, all.program(staged)?, segments))
+        let plan = match all.best(budget) {
+            Some(best) => all.plan(planner, best)?,
+            None => finish(planner, self.recorded.clone(), None),
         };
-        Ok(match (all.fastest_within(budget), all.leanest()) {
-            (Some(chosen), _) => Ok(plan(chosen)?),
-            (None, Some(leanest)) => Err(Box::new(plan(leanest)?)),
-            (None, None) => Err(Box::new(finish(planner, self.recorded.clone(), None))),
-        })
+        Ok(fitting(plan, budget))
     }
 
     fn all_staged(&self, planner: Planner) -> Result<AllStaged<'a>, GraphPlanError> {
@@ -165,10 +163,12 @@ impl<'a> Planning<'a> {
     /// The programs of `optimal`; none if the planners for chains reject the sizes, or are no help for so many stages.
     fn optimal(&self) -> Result<AllStaged<'a>, GraphPlanError> {
         if self.borders.len() > MOST_STAGES_OF_WINDOWS {
-            return Ok(AllStaged::none(self.graph));
+            return Ok(AllStaged::over(self.graph, Vec::new()));
         }
         match self.all_staged(Planner::Optimal) {
-            Err(GraphPlanError::Plan(PlanError::Chain(_))) => Ok(AllStaged::none(self.graph)),
+            Err(GraphPlanError::Plan(PlanError::Chain(_))) => {
+                Ok(AllStaged::over(self.graph, Vec::new()))
+            }
             staged => staged,
         }
     }
@@ -187,9 +187,7 @@ impl<'a> Planning<'a> {
             Some(over_stages)
                 if planner == Planner::Auto && over_stages.seconds <= found.seconds() =>
             {
-                let segments = over_stages.schedule.segments();
-                let found = staged.program(over_stages)?;
-                finish(Planner::Optimal, found, segments)
+                staged.plan(Planner::Optimal, over_stages)?
             }
             _ => finish(Planner::Graph, found, None),
         }))
@@ -277,12 +275,21 @@ impl<'a> Planning<'a> {
     }
 }
 
-fn finish(planner: Planner, found: Found, segments: Option<Vec<(StageId, StageId)>>) -> GraphPlan {
+/// Whether it is within the budget, and so the plan; if not, it is the one with the smallest peak.
+pub(super) fn fitting(plan: GraphPlan, budget: Bytes) -> Planned {
+    if plan.simulated.peak <= budget {
+        Ok(plan)
+    } else {
+        Err(Box::new(plan))
+    }
+}
+
+pub(super) fn finish(planner: Planner, found: Found, schedule: Option<Schedule>) -> GraphPlan {
     GraphPlan {
         program: found.program,
         simulated: found.simulated,
         planner,
-        segments,
+        schedule,
         offloaded: Vec::new(),
         on_device: None,
     }

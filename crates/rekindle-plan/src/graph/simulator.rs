@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::{Graph, Operation, Program, Tensor, TensorId, Transfer};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
-use crate::simulator::Parts;
 
 /// What a program costs on its graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +21,8 @@ pub struct Simulated {
     pub peak: Bytes,
     /// The first step that reaches the peak; 0 for an empty program.
     pub peak_step: usize,
-    /// The time of all steps, one after the other.
+    /// The time of all steps, one after the other. It is summed by operation, so that programs that only differ in their
+    /// order are equally fast, bit for bit.
     pub time: Seconds,
     /// How many steps run an operation that has run before, transfers apart.
     pub repeated: usize,
@@ -40,12 +40,46 @@ pub struct Simulated {
     pub peaks: Vec<Bytes>,
 }
 
+/// What the bytes of a moment are. serde names each part with its unit, as in `fixed_bytes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Parts {
+    /// What is held at every moment.
+    #[serde(rename = "fixed_bytes")]
+    pub fixed: Bytes,
+    /// Tensors made in the forward pass.
+    #[serde(rename = "activations_bytes")]
+    pub activations: Bytes,
+    /// Tensors of the forward pass that are made again in the backward pass.
+    #[serde(rename = "graphs_bytes")]
+    pub graphs: Bytes,
+    /// Tensors of the backward pass: gradients of activations.
+    #[serde(rename = "gradients_bytes")]
+    pub gradients: Bytes,
+    /// Outputs of the backward pass, and what updates read: gradients of parameters.
+    #[serde(rename = "parameter_gradients_bytes")]
+    pub parameter_gradients: Bytes,
+    /// Temporary bytes of the operation itself.
+    #[serde(rename = "temporary_bytes")]
+    pub temporary: Bytes,
+}
+
+impl Parts {
+    /// The sum of all parts.
+    pub fn total(&self) -> Bytes {
+        self.fixed
+            + self.activations
+            + self.graphs
+            + self.gradients
+            + self.parameter_gradients
+            + self.temporary
+    }
+}
+
 /// The memory of a step by parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// At its peak. Tensors of the forward pass are `activations`, those recomputed in the backward pass are `graphs`,
-    /// those of the backward pass are `gradients`, and its outputs and the tensors that updates read are
-    /// `parameter_gradients`.
+    /// At its peak.
     pub at_peak: Parts,
     /// After it.
     pub after: Parts,
@@ -263,7 +297,7 @@ pub fn simulate_watched(
     mut watch: impl FnMut(usize, Moment),
 ) -> Simulated {
     let mut memory = Memory::new(graph);
-    let mut ran = vec![false; graph.operations.len()];
+    let mut runs = vec![0_u32; graph.operations.len()];
     let mut run = Simulated {
         peak: graph.fixed_bytes,
         peak_step: 0,
@@ -293,10 +327,10 @@ pub fn simulate_watched(
             run.peak = peak;
             run.peak_step = step;
         }
-        run.time += operation.seconds;
-        let again = std::mem::replace(&mut ran[id.index()], true);
+        let runs = &mut runs[id.index()];
+        *runs += 1;
         match operation.transfer {
-            None => run.repeated += usize::from(again),
+            None => run.repeated += usize::from(*runs > 1),
             Some(transfer) => {
                 run.transfer_time += operation.seconds;
                 let moved = match transfer {
@@ -317,5 +351,7 @@ pub fn simulate_watched(
             },
         );
     }
+    let times = graph.operations.iter().zip(runs);
+    run.time = times.map(|(one, runs)| one.seconds * f64::from(runs)).sum();
     run
 }

@@ -4,11 +4,10 @@ use std::{collections::BTreeSet, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
-use super::simulator::{Memory, Moment, simulate_watched};
+use super::simulator::{Memory, Moment, Parts, simulate_watched};
 use super::stages::Stages;
 use super::{Graph, Program, TensorId, Transfer};
 use crate::action::StageId;
-use crate::simulator::Parts;
 
 /// What steps of a program are there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
-//! Programs from schedules over stages: all results of the planners for chains, simulated on the graph.
+//! Programs from schedules over stages: the results of the planners for chains, simulated on the graph.
 //!
-//! A chain only gives upper bounds for its programs, so all plans of a planner's frontier are translated and simulated,
-//! not only the one that fits according to the chain: on the graph, a schedule for a larger budget often fits a smaller
-//! one. Both ways to count storages that cross several borders ([`Crossing`]) are tried. None of this depends on the
-//! budget, so a larger budget never gives a slower program.
+//! The chain of a recorded graph only gives upper bounds for its programs, so all schedules of a planner's frontier are
+//! translated and simulated, not only the one that fits according to the chain: on the graph, a schedule for a larger
+//! budget often fits a smaller one. Both ways to count storages that cross several borders ([`Crossing`]) are tried. None
+//! of this depends on the budget, so a larger budget never gives a slower program.
 //!
 //! Hundreds of programs would take hundreds of times the memory of the graph, so only their costs are kept, and a
 //! program is built again when it is needed.
@@ -12,72 +12,83 @@ use super::borders::Border;
 use super::error::GraphPlanError;
 use super::found::Found;
 use super::index::Index;
+use super::plan::{GraphPlan, finish};
 use super::stages::{Crossing, Stages};
-use super::{Graph, ProgramError};
+use super::{Graph, ProgramError, simulate};
 use crate::bytes::Bytes;
-use crate::planner::{self, PlanError};
+use crate::planner::{Recipe, schedules};
 use crate::request::Planner;
-use crate::schedule::Schedule;
 
 /// A schedule over stages, and the cost of its program.
 #[derive(Clone, Debug)]
 pub(crate) struct Staged {
-    pub(crate) schedule: Schedule,
+    recipe: Recipe,
     pub(crate) peak: Bytes,
     pub(crate) seconds: f64,
     /// The index of its stages in [`AllStaged`].
     stages: usize,
 }
 
-/// All programs of a planner for chains.
+/// Programs of the planners for chains.
 pub(crate) struct AllStaged<'a> {
     graph: &'a Graph,
-    /// One for each way to count storages that cross several borders.
+    /// The ways to cut the graph into stages.
     stages: Vec<Stages>,
     /// The fastest first.
     programs: Vec<Staged>,
 }
 
 impl<'a> AllStaged<'a> {
-    /// Empty if the planner is not one for chains.
+    /// All programs of a planner: `segments` or `optimal`.
     pub(crate) fn new(
         graph: &'a Graph,
         index: &Index,
         borders: &[Border],
         planner: Planner,
     ) -> Result<AllStaged<'a>, GraphPlanError> {
-        let mut all = AllStaged::none(graph);
         let crosses = borders.iter().any(|border| border.live.len() > 1);
         // For `segments`, exactly equal segments are requested: hold nothing that they would recompute.
         let crosses = crosses && !matches!(planner, Planner::Segments(_));
         let held = crosses.then_some(Crossing::Held);
-        for crossing in [Crossing::Carried].into_iter().chain(held) {
-            let stages = Stages::of(graph, index, borders, crossing);
-            for schedule in schedules(&stages, planner)? {
-                let found = Found::of(graph, &stages.program(graph, &schedule)?);
-                all.programs.push(Staged {
-                    schedule,
-                    peak: found.peak(),
-                    seconds: found.seconds(),
-                    stages: all.stages.len(),
-                });
-            }
-            all.stages.push(stages);
-        }
-        all.programs.sort_by(|a, b| {
-            let time = a.seconds.total_cmp(&b.seconds);
-            time.then(a.peak.cmp(&b.peak))
-        });
+        let crossings = [Crossing::Carried].into_iter().chain(held);
+        let stages = crossings.map(|crossing| Stages::of(graph, index, borders, crossing));
+        let mut all = AllStaged::over(graph, stages.collect());
+        all.add(planner, None)?;
         Ok(all)
     }
 
-    /// No program at all.
-    pub(crate) fn none(graph: &'a Graph) -> AllStaged<'a> {
+    /// No program yet.
+    pub(crate) fn over(graph: &'a Graph, stages: Vec<Stages>) -> AllStaged<'a> {
         AllStaged {
             graph,
-            stages: Vec::new(),
+            stages,
             programs: Vec::new(),
         }
+    }
+
+    /// Adds the programs of a planner: all of them, or those among which the best for a budget is, if the graph costs
+    /// exactly what its chain does.
+    pub(crate) fn add(
+        &mut self,
+        planner: Planner,
+        within: Option<Bytes>,
+    ) -> Result<(), GraphPlanError> {
+        for (place, stages) in self.stages.iter().enumerate() {
+            for recipe in schedules(stages.chain(), planner, within)? {
+                let found = self.found(place, &recipe)?;
+                self.programs.push(Staged {
+                    recipe,
+                    peak: found.peak(),
+                    seconds: found.seconds(),
+                    stages: place,
+                });
+            }
+        }
+        self.programs.sort_by(|a, b| {
+            let time = a.seconds.total_cmp(&b.seconds);
+            time.then(a.peak.cmp(&b.peak))
+        });
+        Ok(())
     }
 
     /// The fastest one whose peak is within a budget.
@@ -90,30 +101,49 @@ impl<'a> AllStaged<'a> {
         self.programs.iter().min_by_key(|staged| staged.peak)
     }
 
+    /// Those that no other equals or beats in both peak and time, from the smallest peak to the largest.
+    pub(crate) fn frontier(&self) -> Vec<&Staged> {
+        let mut least = None;
+        let mut useful: Vec<&Staged> = Vec::new();
+        for staged in &self.programs {
+            if least.is_none_or(|least| staged.peak < least) {
+                least = Some(staged.peak);
+                useful.push(staged);
+            }
+        }
+        useful.reverse();
+        useful
+    }
+
+    /// The fastest one within a budget, or else the one with the smallest peak.
+    pub(crate) fn best(&self, budget: Bytes) -> Option<&Staged> {
+        self.fastest_within(budget).or(self.leanest())
+    }
+
+    /// The plan of one of them.
+    pub(crate) fn plan(
+        &self,
+        planner: Planner,
+        staged: &Staged,
+    ) -> Result<GraphPlan, ProgramError> {
+        let stages = self.stages[staged.stages].chain().stages.len();
+        let schedule = staged.recipe.schedule(stages).into_owned();
+        Ok(finish(planner, self.program(staged)?, Some(schedule)))
+    }
+
     /// The program of one of them.
     ///
     /// # Errors
     /// None for one of these programs: it was built before.
     pub(crate) fn program(&self, staged: &Staged) -> Result<Found, ProgramError> {
-        let program = self.stages[staged.stages].program(self.graph, &staged.schedule)?;
-        Ok(Found::of(self.graph, &program))
+        self.found(staged.stages, &staged.recipe)
     }
-}
 
-fn schedules(stages: &Stages, planner: Planner) -> Result<Vec<Schedule>, PlanError> {
-    let chain = stages.chain();
-    match planner {
-        Planner::Segments(segments) => {
-            let stages = chain.stages.len();
-            let counts = segments.map_or(1..=stages, |segments| segments..=segments);
-            counts
-                .map(|segments| planner::uniform(stages, segments))
-                .collect()
-        }
-        Planner::Optimal => {
-            let plans = crate::frontier(chain, planner)?;
-            Ok(plans.into_iter().map(|plan| plan.schedule).collect())
-        }
-        Planner::None | Planner::Graph | Planner::Auto => Ok(Vec::new()),
+    fn found(&self, stages: usize, recipe: &Recipe) -> Result<Found, ProgramError> {
+        let stages = &self.stages[stages];
+        let schedule = recipe.schedule(stages.chain().stages.len());
+        let program = stages.program(self.graph, &schedule)?;
+        let simulated = simulate(self.graph, &program);
+        Ok(Found { program, simulated })
     }
 }

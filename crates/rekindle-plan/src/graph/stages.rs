@@ -1,4 +1,5 @@
-//! A graph as a chain: its forward pass is cut at borders into stages, so that the planners for chains can plan it.
+//! A graph as a chain: its forward pass is cut at borders into stages (`cut.rs`), so that the planners for chains can plan
+//! it. For a chain without a graph, `of_chain.rs` makes one.
 //!
 //! Stage i has the forward operations between two borders; those after the last border are the loss. Its backward pass
 //! ends at the last backward operation that reads anything made in stage i or later, or is
@@ -23,6 +24,7 @@
 //! simulating the program gives the exact values. Cost: O(operations and their tensors).
 
 mod cut;
+mod of_chain;
 
 use std::ops::Range;
 
@@ -40,7 +42,7 @@ pub enum Crossing {
     Held,
 }
 
-/// A graph cut into stages, and the chain that represents it.
+/// A graph in stages, and the chain that represents it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stages {
     chain: Chain,
@@ -77,8 +79,7 @@ impl Stages {
     /// operations that only the backward pass needs.
     ///
     /// # Errors
-    /// The schedule has more stages than the chain, so that an operation runs before its inputs are made. There is no
-    /// error for a schedule that the chain's simulator accepts.
+    /// An operation runs before its inputs are made: the schedule is for more stages, or breaks its rules.
     ///
     /// # Panics
     /// If the graph is not the one that was cut, or an action names a stage that it does not have.

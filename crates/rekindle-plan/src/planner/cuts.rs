@@ -15,14 +15,10 @@
 //! longest segment) time, O(n) bytes in practice. Exact bytes.
 
 use super::terms::Terms;
-use crate::bytes::Bytes;
-use crate::chain::Chain;
 
-/// The peaks of all possible segments.
-pub(crate) struct Cuts {
-    terms: Terms,
-    resident: Bytes,
-    optimizer_peak: Bytes,
+/// The peaks of all possible segments, above the bytes that are always held.
+pub(super) struct Cuts<'a> {
+    terms: &'a Terms,
     /// `saved[k]`: the sum of X over the stages before k.
     saved: Vec<u64>,
     /// `last[s]`: the peak of the last segment, with the loss, when it starts at s.
@@ -49,17 +45,14 @@ struct Peaks {
     backward: u64,
 }
 
-impl Cuts {
-    pub(crate) fn new(chain: &Chain) -> Cuts {
-        let terms = Terms::new(chain);
+impl<'a> Cuts<'a> {
+    pub(super) fn new(terms: &'a Terms) -> Cuts<'a> {
         let stages = terms.loss();
         let mut saved = vec![0];
         for node in &terms.nodes[..stages] {
             saved.push(saved[saved.len() - 1] + node.saved);
         }
         let mut cuts = Cuts {
-            resident: chain.resident_bytes(),
-            optimizer_peak: chain.optimizer_peak(),
             last: vec![0; stages],
             saved,
             terms,
@@ -73,22 +66,18 @@ impl Cuts {
         cuts
     }
 
-    pub(crate) fn stages(&self) -> usize {
+    pub(super) fn stages(&self) -> usize {
         self.terms.loss()
     }
 
-    /// The budget from which no cut is needed: the peak of one segment, or of the optimizer if that is larger.
-    pub(crate) fn whole(&self) -> Bytes {
-        (self.resident + Bytes(self.last[0])).max(self.optimizer_peak)
+    /// The room from which no cut is needed: the peak of one segment.
+    pub(super) fn whole(&self) -> u64 {
+        self.last[0]
     }
 
-    /// The first stages of the second and later segments of the best cut, with the fewest segments, or `None` if none
-    /// fits.
-    pub(crate) fn within(&self, budget: Bytes) -> Option<Vec<usize>> {
-        let room = budget.checked_sub(self.resident)?.0;
-        if budget < self.optimizer_peak {
-            return None;
-        }
+    /// The first stages of the second and later segments of the best cut within so many bytes, with the fewest segments,
+    /// or `None` if none fits.
+    pub(super) fn within(&self, room: u64) -> Option<Vec<usize>> {
         let mut cuts: Vec<Vec<Cut>> = Vec::new();
         for e in 0..self.stages() {
             let here = self.cuts_at(&cuts, e, room);

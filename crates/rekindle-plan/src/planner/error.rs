@@ -7,7 +7,8 @@ use crate::request::Planner;
 /// The error when no plan can be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// No schedule of the planner fits the budget.
+    /// No plan fits the budget. Planners say so with their plan of the smallest peak
+    /// ([`GraphPlanError::Infeasible`](crate::GraphPlanError)); callers that hold more than the plan's bytes, with its sum.
     #[error(
         "{} {budget} ({} bytes): the smallest workable budget is {smallest} ({} bytes)",
         no_fit(*planner), budget.0, smallest.0
@@ -17,22 +18,18 @@ pub enum PlanError {
         planner: Planner,
         /// The budget, everything counted.
         budget: Bytes,
-        /// The smallest budget that this planner can meet, exactly.
+        /// The smallest budget that this planner can meet.
         smallest: Bytes,
-        /// The smallest budget that any planner here can meet, exactly. For a chain of more than 2,000 stages: the
-        /// smallest that the requested planner or a single-level cut can meet.
+        /// The smallest budget that any planner can meet.
         smallest_of_all: Bytes,
     },
     /// The chain contains an invalid value.
     #[error(transparent)]
     Chain(#[from] ChainError),
-    /// A chain has at least one stage.
-    #[error("a chain without stages has no plan")]
-    NoStages,
     /// The number of segments must be between 1 and the number of stages.
     #[error(
-        "cannot cut {} into {}: use 1 to {stages}",
-        several(*stages, "stage"), several(*segments, "segment")
+        "cannot cut {} into {}: use 1 to {}",
+        several(*stages, "stage"), several(*segments, "segment"), stages.max(&1)
     )]
     Segments {
         /// The requested number of segments.
@@ -45,16 +42,6 @@ pub enum PlanError {
     SegmentsUnused {
         /// The planner.
         planner: Planner,
-    },
-    /// The starts of segments must be increasing and inside the chain.
-    #[error(
-        "segments cannot start at stages {starts:?} of {stages}: the starts must rise, from 1 to {stages} - 1"
-    )]
-    Cuts {
-        /// The first stages of the second and later segments.
-        starts: Vec<usize>,
-        /// The number of stages.
-        stages: usize,
     },
     /// The chain is too long for the planner, which would need too much time or memory.
     #[error(

@@ -14,33 +14,17 @@ use rayon::prelude::*;
 use super::persistent::{Choice, emit};
 use super::terms::Terms;
 use super::windows::Windows;
-use super::{MOST_STAGES_OF_WINDOWS, PlanError, check_length};
-use crate::bytes::Bytes;
-use crate::chain::Chain;
-use crate::request::Planner;
 use crate::schedule::Schedule;
 
-/// The smallest budget that a persistent schedule can meet, and that schedule. The budget counts everything: the bytes
-/// that are always held, and the optimizer's peak, which no schedule lowers.
-///
-/// # Errors
-/// The chain does not validate, or is too long to examine all its windows.
-pub fn smallest_peak(chain: &Chain) -> Result<(Bytes, Schedule), PlanError> {
-    chain.validate()?;
-    check_length(Planner::Optimal, chain.stages.len(), MOST_STAGES_OF_WINDOWS)?;
-    let terms = Terms::new(chain);
-    Ok(SmallestPeaks::new(&terms).whole(&terms, chain))
-}
-
 /// P of every window, each less its G(t).
-pub(crate) struct SmallestPeaks {
-    pub(crate) windows: Windows,
+pub(super) struct SmallestPeaks {
+    pub(super) windows: Windows,
     /// P(s,t) - G(t) of every class of windows.
-    pub(crate) peaks: Vec<u64>,
+    pub(super) peaks: Vec<u64>,
 }
 
 impl SmallestPeaks {
-    pub(crate) fn new(terms: &Terms) -> SmallestPeaks {
+    pub(super) fn new(terms: &Terms) -> SmallestPeaks {
         let windows = Windows::new(terms);
         let mut peaks = SmallestPeaks {
             windows,
@@ -60,12 +44,14 @@ impl SmallestPeaks {
         peaks
     }
 
-    /// The smallest budget for the whole chain, and a schedule that meets it.
-    pub(crate) fn whole(&self, terms: &Terms, chain: &Chain) -> (Bytes, Schedule) {
-        let loss = terms.loss();
-        let schedule = emit(loss, (), |s, t, ()| self.best(terms, s, t).1);
-        let peak = chain.resident_bytes() + Bytes(self.peaks[self.windows.of(0, loss)]);
-        (peak.max(chain.optimizer_peak()), schedule)
+    /// The smallest peak of the whole chain above the bytes that are always held.
+    pub(super) fn whole(&self) -> u64 {
+        self.peaks[self.windows.of(0, self.windows.len() - 1)]
+    }
+
+    /// A schedule with the smallest peak.
+    pub(super) fn schedule(&self, terms: &Terms) -> Schedule {
+        emit(terms.loss(), (), |s, t, ()| self.best(terms, s, t).1)
     }
 
     /// P(s,t) - G(t) and the choice that attains it, from the shorter windows.

@@ -10,7 +10,7 @@
 //! backward pass of stage s, while y_{t+1} is held. Both are computed here without G(t), which depends on the rest of
 //! the chain. They then depend only on stages s..t, so equal windows have equal terms.
 
-use crate::chain::Chain;
+use crate::chain::{Chain, Stage};
 
 /// One stage, or the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,7 +23,7 @@ pub(crate) struct Node {
     pub(crate) grad: u64,
     /// X.
     pub(crate) saved: u64,
-    /// F.
+    /// F, or more: see [`tracked_temp`].
     pub(crate) tracked_temp: u64,
     /// b.
     pub(crate) backward_temp: u64,
@@ -31,6 +31,13 @@ pub(crate) struct Node {
     pub(crate) forward: f64,
     /// Time of a forward and the backward.
     pub(crate) seconds: f64,
+}
+
+/// F, at least so that X + F is no less than x + f: a tracked forward makes its output first, as an untracked one does.
+fn tracked_temp(stage: &Stage) -> u64 {
+    let output_first = stage.output_bytes + stage.forward_temp_bytes;
+    let output_first = output_first - stage.saved_bytes;
+    stage.tracked_temp_bytes.max(output_first).0
 }
 
 /// A chain in the form of the recurrences.
@@ -56,7 +63,7 @@ impl Terms {
                 forward_temp: stage.forward_temp_bytes.0,
                 grad: stage.grad_bytes.0,
                 saved: stage.saved_bytes.0,
-                tracked_temp: stage.tracked_temp_bytes.0,
+                tracked_temp: tracked_temp(stage),
                 backward_temp: stage.backward_temp_bytes.0,
                 forward: stage.forward_s.0,
                 seconds: stage.forward_s.0 + stage.backward_s.0,

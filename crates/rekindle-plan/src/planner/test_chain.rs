@@ -1,8 +1,17 @@
-//! A chain of random costs for tests.
+//! A chain of random costs for tests, and what its schedules take.
 
 use crate::bytes::Bytes;
 use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
+use crate::graph::{Simulated, Stages, simulate};
+use crate::schedule::Schedule;
 use crate::seconds::Seconds;
+
+/// What a schedule takes on the graph of its chain.
+#[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+pub(crate) fn simulated(chain: &Chain, schedule: &Schedule) -> Simulated {
+    let (graph, stages) = Stages::of_chain(chain);
+    simulate(&graph, &stages.program(&graph, schedule).unwrap())
+}
 
 /// `stages` stages of `kinds` kinds that repeat, with times of whole seconds and sizes of up to about 20 units.
 pub(crate) fn chain(stages: usize, kinds: usize, unit: u64) -> Chain {

@@ -1,6 +1,8 @@
 //! Wrong chain files and requests: each is an error that names what is wrong.
 
-use rekindle_plan::{Bytes, Chain, ChainError, PlanError, Planner, Request, Seconds, plan};
+use rekindle_plan::{Bytes, Chain, ChainError, PlanError, Planner, Request, Seconds};
+
+use crate::planned::plan;
 
 const GOOD: &str = r#"{"format": "rekindle-chain/1", "input_bytes": 3,
  "stages": [

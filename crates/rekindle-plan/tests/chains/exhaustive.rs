@@ -1,15 +1,16 @@
 //! `optimal` against an exhaustive search over everything that can be held.
 //!
-//! The search knows the actions and what they hold (the table in `action.rs`), not the recurrence. It keeps the one rule
+//! The search knows the actions and what they hold (the table in `schedule.rs`), not the recurrence. It keeps the one rule
 //! that makes a schedule persistent: what was read and kept stays until its backward.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use proptest::prelude::*;
-use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, plan, simulate, smallest_peak};
+use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request};
 
 use crate::least_time::least_time;
+use crate::planned::{plain_peak, plan, smallest_peak};
 use crate::support::{Shape, cases, random_chain};
 
 /// What is held: bit i of `kept` is a stand-alone a_i (a_0 always), of `pinned` one that must stay, of `graphs` the graph
@@ -158,9 +159,7 @@ fn planned(chain: &Chain, budget: u64) -> Option<u64> {
     };
     match plan(chain, &request) {
         Ok(plan) => {
-            let run = simulate(chain, &plan.schedule);
-            assert!(run.peak <= Bytes(budget));
-            assert_eq!((run.peak, run.time), (plan.peak, plan.step));
+            assert!(plan.peak <= Bytes(budget));
             Some(plan.step.0 as u64)
         }
         Err(PlanError::Infeasible { smallest, .. }) => {
@@ -173,13 +172,8 @@ fn planned(chain: &Chain, budget: u64) -> Option<u64> {
 
 /// Budgets from just below the smallest peak to just above the plain one.
 fn budgets(chain: &Chain) -> Vec<u64> {
-    let smallest = smallest_peak(chain).unwrap().0.0;
-    let plain = simulate(
-        chain,
-        &rekindle_plan::planner::none(chain.stages.len()).unwrap(),
-    )
-    .peak
-    .0;
+    let smallest = smallest_peak(chain).0;
+    let plain = plain_peak(chain).0;
     let mut budgets: Vec<u64> = (0..=6)
         .map(|k| smallest + plain.saturating_sub(smallest) * k / 6)
         .collect();

@@ -1,10 +1,9 @@
 //! Long chains are planned within the patience of a test suite, or refused in words.
 
-use rekindle_plan::{
-    Bytes, Chain, Plan, PlanError, Planner, Request, frontier, plan, planner, simulate,
-};
+use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request};
 
 use crate::deep_linear::deep_linear;
+use crate::planned::{Plan, frontier, plain_peak, plan};
 
 const LONG: usize = 10_000;
 
@@ -19,9 +18,8 @@ fn ask(chain: &Chain, planner: Planner, budget: Option<Bytes>) -> Result<Plan, P
 
 /// A part of what the plain run needs above what is always resident.
 fn part_of_plain(chain: &Chain, part: u64) -> Bytes {
-    let plain = planner::none(chain.stages.len()).unwrap();
-    let plain = simulate(chain, &plain).peak;
-    chain.resident_bytes() + Bytes((plain - chain.resident_bytes()).0 / part)
+    let plain = plain_peak(chain) - chain.resident_bytes();
+    chain.resident_bytes() + Bytes(plain.0 / part)
 }
 
 #[test]

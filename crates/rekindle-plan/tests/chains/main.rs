@@ -7,6 +7,10 @@ mod deep_linear;
 mod least_time;
 #[path = "../support/mutated.rs"]
 mod mutated;
+#[path = "../support/planned.rs"]
+mod planned;
+#[path = "../support/referee.rs"]
+mod referee;
 #[path = "../support/mod.rs"]
 mod support;
 

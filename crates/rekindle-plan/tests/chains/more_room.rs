@@ -3,12 +3,10 @@
 //! Times are compared to the last bit.
 
 use proptest::prelude::*;
-use rekindle_plan::{
-    Bytes, Chain, Plan, PlanError, Planner, Request, Seconds, frontier, plan, planner, simulate,
-    smallest_peak,
-};
+use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, Seconds};
 
 use crate::deep_linear::deep_linear;
+use crate::planned::{Plan, frontier, plain_peak, plan, smallest_peak};
 use crate::support::{Shape, cases, random_chain};
 
 /// Times are sums of small whole numbers here.
@@ -42,9 +40,8 @@ fn of_frontier(points: &[Plan], budget: Bytes) -> Option<f64> {
 
 /// From just below the smallest peak to just above the plain one.
 fn ends(chain: &Chain) -> (u64, u64) {
-    let smallest = smallest_peak(chain).unwrap().0.0;
-    let plain = planner::none(chain.stages.len()).unwrap();
-    let plain = simulate(chain, &plain).peak.0;
+    let smallest = smallest_peak(chain).0;
+    let plain = plain_peak(chain).0;
     (smallest.saturating_sub(1), plain.max(smallest) + 1)
 }
 

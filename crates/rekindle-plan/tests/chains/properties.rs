@@ -3,12 +3,12 @@
 //! Sizes here have no common divisor and are large, so that `optimal` has to round them to slots.
 
 use proptest::prelude::*;
-use rekindle_plan::{
-    Action, Bytes, Chain, Plan, PlanError, Planner, Request, frontier, plan, planner, simulate,
-    smallest_peak,
-};
+use rekindle_plan::graph::{SpanPass, Stages, held};
+use rekindle_plan::{Action, Bytes, Chain, PlanError, Planner, Request, StageId};
 
 use crate::least_time::least_time;
+use crate::planned::{Plan, frontier, output_first, plain_peak, plan, smallest_peak};
+use crate::referee::referee;
 use crate::support::{Shape, cases, random_chain};
 
 /// Times are sums of small whole numbers here, so they are exact.
@@ -27,17 +27,14 @@ fn ask(chain: &Chain, planner: Planner, budget: Bytes) -> Result<Plan, PlanError
     plan(chain, &request)
 }
 
-/// The plan's time, after the simulator has confirmed what it promises; `None` where nothing fits.
+/// The plan's time; `None` where nothing fits.
 fn time(chain: &Chain, planner: Planner, budget: Bytes) -> Option<f64> {
     match ask(chain, planner, budget) {
         Ok(plan) => {
-            let run = simulate(chain, &plan.schedule);
-            assert_eq!((run.peak, run.time), (plan.peak, plan.step));
-            assert_eq!(run.at_peak.total(), run.peak);
             assert!(
-                run.peak <= budget,
+                plan.peak <= budget,
                 "{planner}: {} > {}",
-                run.peak.0,
+                plan.peak.0,
                 budget.0
             );
             assert!(least_time(chain, budget) <= plan.step);
@@ -58,10 +55,8 @@ fn time(chain: &Chain, planner: Planner, budget: Bytes) -> Option<f64> {
 
 /// From just below the smallest peak to just above the plain one.
 fn budgets(chain: &Chain, count: u64) -> Vec<Bytes> {
-    let smallest = smallest_peak(chain).unwrap().0.0;
-    let plain = simulate(chain, &planner::none(chain.stages.len()).unwrap())
-        .peak
-        .0;
+    let smallest = smallest_peak(chain).0;
+    let plain = plain_peak(chain).0;
     let range = plain.saturating_sub(smallest) + 2;
     (0..=count)
         .map(|k| Bytes((smallest + range * k / count).saturating_sub(1)))
@@ -84,33 +79,34 @@ proptest! {
         }
     }
 
+    /// The graph of a chain has a pass of a stage for every action of a schedule, and no other.
     #[test]
-    fn parts_at_the_peak_are_what_the_actions_so_far_have_left(chain in random_chain(ROUNDED)) {
+    fn every_action_takes_on_the_graph_what_it_says(chain in random_chain(ROUNDED)) {
         for budget in budgets(&chain, 3) {
             let Ok(plan) = ask(&chain, Planner::Optimal, budget) else {
                 continue;
             };
-            let run = simulate(&chain, &plan.schedule);
-            let (mut graphs, mut parameter_gradients) = (vec![0; chain.stages.len()], 0);
-            let written = plan.schedule.written();
-            for (place, &action) in plan.schedule.actions()[..=run.peak_action].iter().enumerate() {
-                match action {
-                    Action::Forward(stage) if written[place].starts_with("forward_tracked") => {
-                        graphs[stage.0] = chain.stages[stage.0].saved_bytes.0;
-                    }
-                    Action::Backward(stage) => {
-                        // At its own peak a backward still reads its graph.
-                        if place < run.peak_action {
-                            graphs[stage.0] = 0;
-                        }
-                        parameter_gradients += chain.stages[stage.0].grad_bytes.0;
-                    }
-                    _ => {}
+            let (graph, stages) = Stages::of_chain(&chain);
+            graph.validate().unwrap();
+            let program = stages.program(&graph, &plan.schedule).unwrap();
+            let spans = stages.spans(&graph, &program);
+            let told: Vec<Action> = spans.iter().map(|span| match span.pass {
+                SpanPass::Forward | SpanPass::Recompute => Action::Forward(span.stage),
+                SpanPass::Loss => Action::Loss,
+                SpanPass::Backward => Action::Backward(span.stage),
+            }).collect();
+            prop_assert_eq!(&[&told[..], &[Action::Optimize]].concat(), plan.schedule.actions());
+            let (peaks, _) = referee(&output_first(&chain), &plan.schedule.written());
+            let mut gradients = Bytes::ZERO;
+            for ((moment, peak), action) in held(&graph, &program, &spans).iter().zip(peaks).zip(told) {
+                prop_assert_eq!(moment.at_peak.total(), peak, "{}", action);
+                if let Action::Backward(StageId(stage)) = action {
+                    gradients += chain.stages[stage].grad_bytes;
+                    gradients += if stage == 0 { chain.gradient_bytes(0) } else { Bytes::ZERO };
                 }
+                prop_assert_eq!(moment.at_peak.parameter_gradients, gradients, "{}", action);
+                prop_assert_eq!(moment.at_peak.fixed, chain.resident_bytes());
             }
-            prop_assert_eq!(run.at_peak.graphs.0, graphs.iter().sum::<u64>());
-            prop_assert_eq!(run.at_peak.parameter_gradients.0, parameter_gradients);
-            prop_assert_eq!(run.at_peak.fixed, chain.fixed_bytes + chain.optimizer.state_bytes);
         }
     }
 
@@ -135,7 +131,7 @@ proptest! {
         for planner in Planner::ALL {
             let smallest = match ask(&chain, planner, Bytes(0)) {
                 Err(PlanError::Infeasible { smallest, smallest_of_all, .. }) => {
-                    prop_assert_eq!(smallest_of_all, smallest_peak(&chain).unwrap().0);
+                    prop_assert_eq!(smallest_of_all, smallest_peak(&chain));
                     smallest
                 }
                 // A chain may need nothing at all.

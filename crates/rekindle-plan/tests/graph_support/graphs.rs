@@ -229,65 +229,7 @@ pub fn residual(random: &mut Sequence, layers: usize, inside: usize) -> Graph {
     builder.graph
 }
 
-/// A chain as a graph, one operation per stage and direction: the forward of stage i makes a_{i+1} and what else the
-/// backward needs, the backward reads all of it and makes y_i and the parameter gradient.
-pub fn of_chain(chain: &Chain) -> Graph {
-    let mut builder = Builder::default();
-    let sized = |bytes: Bytes| Tensor {
-        bytes,
-        ..Tensor::default()
-    };
-    let input = builder.given();
-    let mut activations = vec![input];
-    let mut extras = Vec::new();
-    for stage in &chain.stages {
-        let output = builder.tensor(sized(stage.output_bytes));
-        let extra = builder.tensor(sized(stage.saved_bytes - stage.output_bytes));
-        builder.graph.operations.push(Operation {
-            inputs: vec![*activations.last().unwrap()],
-            outputs: vec![output, extra],
-            seconds: stage.forward_s,
-            temp_bytes: stage.tracked_temp_bytes,
-            ..Operation::default()
-        });
-        activations.push(output);
-        extras.push(extra);
-    }
-    let last = *activations.last().unwrap();
-    let mut gradient = builder.tensor(sized(chain.stages.last().unwrap().output_bytes));
-    builder.graph.operations.push(Operation {
-        inputs: vec![last],
-        outputs: vec![gradient],
-        seconds: chain.loss.backward_s,
-        temp_bytes: chain.loss.backward_temp_bytes,
-        backward: true,
-        ..Operation::default()
-    });
-    for (i, stage) in chain.stages.iter().enumerate().rev() {
-        let parameters = builder.tensor(sized(stage.grad_bytes));
-        builder.output(parameters);
-        let mut outputs = vec![parameters];
-        let mut inputs = vec![gradient, activations[i], activations[i + 1], extras[i]];
-        if i > 0 {
-            gradient = builder.tensor(sized(chain.stages[i - 1].output_bytes));
-            outputs.push(gradient);
-        } else {
-            inputs.retain(|&t| t != input);
-        }
-        builder.graph.operations.push(Operation {
-            inputs,
-            outputs,
-            seconds: stage.backward_s,
-            temp_bytes: stage.backward_temp_bytes,
-            backward: true,
-            ..Operation::default()
-        });
-    }
-    builder.graph.fixed_bytes = chain.fixed_bytes + chain.input_bytes;
-    builder.graph
-}
-
-/// A chain with random stages whose forward costs the same memory tracked or not, so that [`of_chain`] is exact.
+/// A chain with random stages whose forward costs the same memory tracked or not.
 pub fn random_chain(random: &mut Sequence, stages: usize) -> Chain {
     let stages = (0..stages).map(|_| {
         let (output, extra, temp) = (1 + random.below(8), random.below(8), random.below(4));

@@ -1,24 +1,30 @@
 //! Graphs that are chains, where the planners of chains and closed forms say what is possible.
-use crate::graph_support::graphs::{Sequence, equal_steps, of_chain, random_chain};
-use rekindle_plan::graph::{OperationId, plan_graph};
-use rekindle_plan::{Bytes, Planner, Request, plan, planner};
+use crate::graph_support::graphs::{Sequence, equal_steps, random_chain};
+use rekindle_plan::graph::{OperationId, Stages, plan_graph};
+use rekindle_plan::{Bytes, GraphPlanError, Planner, Request, plan_chain};
 
 #[test]
 fn never_slower_than_optimal_on_the_same_chain() {
     let mut random = Sequence(11);
     for stages in 2..10 {
         let chain = random_chain(&mut random, stages);
-        let graph = of_chain(&chain);
-        graph.validate().unwrap();
-        let plain = rekindle_plan::simulate(&chain, &planner::none(stages).unwrap());
-        let (least, _) = rekindle_plan::smallest_peak(&chain).unwrap();
-        for part in 0..3 {
-            let budget = Bytes(least.0 + (plain.peak.0 - least.0) * part / 3);
+        let (graph, _) = Stages::of_chain(&chain);
+        let ask = |planner, budget| {
             let request = Request {
-                planner: Planner::Optimal,
+                planner,
                 ..Request::within(budget)
             };
-            let over_chain = plan(&chain, &request).unwrap();
+            plan_chain(&chain, &request)
+        };
+        let plain = ask(Planner::None, Bytes::MAX).unwrap().simulated.peak;
+        let Err(GraphPlanError::Infeasible { leanest, .. }) = ask(Planner::Optimal, Bytes(0))
+        else {
+            panic!("nothing takes no memory");
+        };
+        let least = leanest.simulated.peak;
+        for part in 0..3 {
+            let budget = Bytes(least.0 + (plain.0 - least.0) * part / 3);
+            let over_chain = ask(Planner::Optimal, budget).unwrap().simulated.time;
             for planner in [Planner::Auto, Planner::Graph] {
                 let request = Request {
                     planner,
@@ -27,10 +33,10 @@ fn never_slower_than_optimal_on_the_same_chain() {
                 let over_graph = plan_graph(&graph, &request).unwrap();
                 assert!(over_graph.simulated.peak <= budget);
                 assert!(
-                    over_graph.simulated.time.0 <= over_chain.step.0,
+                    over_graph.simulated.time.0 <= over_chain.0,
                     "{stages} stages within {budget}: {planner:?} takes {}, the chain's optimum {}",
                     over_graph.simulated.time,
-                    over_chain.step
+                    over_chain
                 );
             }
         }

@@ -4,7 +4,7 @@ use rekindle_plan::graph::{
     Crossing, Graph, Link, OperationId, Program, Rate, SpanPass, Stages, TensorId, Transfer,
     borders, changes, held, plan_graph, simulate,
 };
-use rekindle_plan::{Bytes, Planner, Request, Seconds, StageId, frontier, planner};
+use rekindle_plan::{Bytes, Planner, Request, Seconds, StageId, chain_frontier, plan_chain};
 
 /// Three forward operations, a loss gradient and three backward operations that read the inputs of the forward.
 fn three() -> Builder {
@@ -133,14 +133,17 @@ fn skips_across_everything_still_leave_borders() {
 fn a_schedule_becomes_the_operations_of_its_stages() {
     let graph = three().graph;
     let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
-    let plain = stages.program(&graph, &planner::none(2).unwrap()).unwrap();
-    assert_eq!(
-        plain.operations(),
-        Program::recorded(&graph).unwrap().operations()
-    );
-    let halves = stages
-        .program(&graph, &planner::uniform(2, 2).unwrap())
-        .unwrap();
+    let segments = |segments| {
+        let request = Request {
+            planner: Planner::Segments(Some(segments)),
+            ..Request::default()
+        };
+        let plan = plan_chain(stages.chain(), &request).unwrap();
+        stages.program(&graph, &plan.schedule.unwrap()).unwrap()
+    };
+    let recorded = Program::recorded(&graph).unwrap();
+    assert_eq!(segments(1).operations(), recorded.operations());
+    let halves = segments(2);
     let numbers: Vec<u32> = halves.operations().iter().map(|id| id.0).collect();
     assert_eq!(numbers, [0, 1, 2, 3, 4, 0, 5, 6]);
 }
@@ -157,12 +160,12 @@ fn what_only_leaves_the_step_runs_once() {
     let graph = builder.graph;
     graph.validate().unwrap();
     let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
-    let chain = stages.chain();
-    for plan in frontier(chain, Planner::Optimal).unwrap() {
-        let program = stages.program(&graph, &plan.schedule).unwrap();
+    let plans = chain_frontier(stages.chain(), Planner::Optimal, |plan| plan).unwrap();
+    for plan in plans {
+        let program = stages.program(&graph, &plan.schedule.unwrap()).unwrap();
         let runs = program.operations().iter().filter(|id| id.0 == 1).count();
         assert_eq!(runs, 1);
-        assert!(simulate(&graph, &program).peak <= plan.peak);
+        assert!(simulate(&graph, &program).peak <= plan.simulated.peak);
     }
 }
 
@@ -193,7 +196,7 @@ fn a_plan_is_told_in_passes_of_stages() {
     };
     let plan = plan_graph(&graph, &request).unwrap();
     let segments = [(0, 0), (1, 1)].map(|(first, last)| (StageId(first), StageId(last)));
-    assert_eq!(plan.segments, Some(segments.to_vec()));
+    assert_eq!(plan.segments(), Some(segments.to_vec()));
     let spans = stages.spans(&graph, &plan.program);
     let told: Vec<_> = spans.iter().map(|span| (span.pass, span.stage.0)).collect();
     use SpanPass::{Backward, Forward, Loss, Recompute};

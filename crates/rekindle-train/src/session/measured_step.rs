@@ -3,19 +3,20 @@
 //! The file is a chain ([`Chain::from_json`]) with one more key, `profile`: data that exact plans for the device need
 //! and a chain cannot express. Without it, plans are made for the chain's numbers without a reserve.
 
-use rekindle_plan::{
-    Bytes, Chain, ChainError, Plan, PlanError, Planner, Request, frontier as frontier_of_chain,
-    plan,
-};
+use rekindle_plan::{Bytes, Chain, ChainError, Planner, Request, chain_frontier};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Order, Planned, RunError,
-    recorded::{frontier, named, plan_profile, plan_wanted, try_plan_profile},
+    Order, Planned, RunError, ScheduleRequest,
+    frontier::{Frontier, FrontierPoint, frontier},
+    recorded::{infeasible, named, planned, refused, smallest},
     terms::Terms,
 };
 use crate::settings::TrainSettings;
-use rekindle::record::{Estimate, Link, StepProfile};
+use rekindle::{
+    meter::Count,
+    record::{Estimate, Link, RecordError, StagedPlan, StepPlan, StepProfile, plan_of_chain},
+};
 
 /// A measured training step, without its model.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,7 +55,7 @@ impl MeasuredStep {
     pub fn estimated(estimate: &Estimate, names: &[String], settings: &TrainSettings) -> Self {
         let terms = Terms {
             micro_batches: settings.accumulate.max(1),
-            count: rekindle::meter::Count::default(),
+            count: Count::default(),
             param_count: estimate.trainable,
         };
         let chain = named(estimate.chain.clone(), &estimate.marks, names);
@@ -115,13 +116,11 @@ impl MeasuredStep {
     ///
     /// If there is no such plan.
     pub fn plan(&self, request: &Request) -> Result<Planned, RunError> {
-        match &self.profile {
-            Some(Profile { terms, step }) => plan_profile(request, step, &self.chain, terms),
-            None => {
-                let made = plan(&self.chain, request)?;
-                Ok(self.planned(made, &self.plain_of_chain()?, request.budget))
-            }
-        }
+        self.try_plan(request)?.map_err(|smallest_of_planner| {
+            let budget = request.budget.unwrap_or(Bytes::MAX);
+            let any = |planner| smallest(|none| self.numbers(none, planner));
+            infeasible(request.planner, budget, smallest_of_planner, any).into()
+        })
     }
 
     /// Like [`plan`](Self::plan); if no plan fits, returns the smallest budget for which this planner finds one.
@@ -130,13 +129,10 @@ impl MeasuredStep {
     ///
     /// If the request is invalid.
     pub fn try_plan(&self, request: &Request) -> Result<Result<Planned, Bytes>, RunError> {
-        if let Some(Profile { terms, step }) = &self.profile {
-            return try_plan_profile(request, step, &self.chain, terms);
-        }
-        match self.plan(request) {
-            Ok(plan) => Ok(Ok(plan)),
-            Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => Ok(Err(smallest)),
-            Err(error) => Err(error),
+        match self.numbers(request.budget, request.planner) {
+            Ok(plan) => Ok(Ok(self.planned(plan, None))),
+            Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
+            Err(error) => Err(refused(error, &ScheduleRequest::Plan(*request), |_| None)),
         }
     }
 
@@ -146,44 +142,85 @@ impl MeasuredStep {
     ///
     /// If it is for another step, or the step has no recorded operations.
     pub fn plan_order(&self, order: &Order, planner: String) -> Result<Planned, RunError> {
-        let Some(Profile { terms, step }) = &self.profile else {
+        let Some(Profile { step, .. }) = &self.profile else {
             let none = "the step has no recorded operations";
             return Err(RunError::OtherModel(none.into()));
         };
         order.check(step.recording)?;
-        let named = (terms, Some(planner));
-        Ok(plan_wanted(order.into(), None, step, &self.chain, named)?)
+        Ok(self.planned(step.plan(None, order)?, Some(planner)))
     }
 
-    /// The memory/time frontier of a planner, like [`Subject::frontier`](super::Subject::frontier).
+    /// The memory/time frontier of a planner, like [`Subject::frontier`](super::Subject::frontier); of a chain without a
+    /// profile, all its plans.
     ///
     /// # Errors
     ///
     /// See [`plan`](Self::plan).
-    pub fn frontier(&self, request: Request) -> Result<Vec<(Bytes, Planned)>, RunError> {
+    pub fn frontier(&self, request: Request) -> Result<Frontier, RunError> {
         if self.profile.is_some() {
             return frontier(request, |request| self.plan(&request));
         }
-        let plain = self.plain_of_chain()?;
-        let plans = frontier_of_chain(&self.chain, request.planner)?;
-        let planned = plans.into_iter().map(|plan| {
-            let budget = plan.peak;
-            (budget, self.planned(plan, &plain, None))
-        });
-        Ok(planned.collect())
-    }
-
-    /// A plan for the chain alone, without a reserve.
-    fn planned(&self, plan: Plan, plain: &Plan, budget: Option<Bytes>) -> Planned {
-        Planned::of_chain(self.chain.clone(), plan, plain, budget)
-    }
-
-    fn plain_of_chain(&self) -> Result<Plan, RunError> {
-        let request = Request {
+        let plain = self.plan(&Request {
             planner: Planner::None,
             ..Request::default()
+        })?;
+        let (chain, optimizer) = (&self.chain, &self.chain.optimizer);
+        let points = chain_frontier(chain, request.planner, |plan| {
+            let peak = plan.simulated.peak.max(chain.optimizer_peak());
+            FrontierPoint {
+                budget_bytes: peak,
+                predicted_peak_bytes: peak,
+                predicted_step_s: plan.simulated.time + optimizer.step_s,
+                planner: plan.planner.to_string(),
+                segments: plan.segments().map(|segments| segments.len()),
+                repeated: None,
+            }
+        });
+        let asked = ScheduleRequest::Plan(request);
+        let points = points.map_err(|error| refused(error.into(), &asked, |_| None))?;
+        Ok(Frontier::new(request.planner, &plain, points))
+    }
+
+    /// A plan of one part of a batch.
+    fn numbers(
+        &self,
+        budget: Option<Bytes>,
+        planner: Planner,
+    ) -> Result<(StepPlan, StagedPlan), RecordError> {
+        match &self.profile {
+            Some(Profile { step, .. }) => step.plan(budget, planner),
+            None => plan_of_chain(&self.chain, budget, planner),
+        }
+    }
+
+    /// All that is shown of a plan; `planner` is its planner's name if it was made before.
+    fn planned(
+        &self,
+        (plan, mut staged): (StepPlan, StagedPlan),
+        planner: Option<String>,
+    ) -> Planned {
+        for (stage, named) in staged.chain.stages.iter_mut().zip(&self.chain.stages) {
+            stage.name.clone_from(&named.name);
+            stage.param_bytes = named.param_bytes;
+        }
+        let terms = match &self.profile {
+            Some(profile) => profile.terms,
+            None => Terms {
+                micro_batches: 1,
+                count: Count::default(),
+                param_count: 0,
+            },
         };
-        Ok(plan(&self.chain, &request)?)
+        let planned = planned(&terms, plan, staged, &self.chain.optimizer, planner);
+        match self.profile {
+            Some(_) => planned,
+            // Nothing can run.
+            None => Planned {
+                order: None,
+                operations: None,
+                ..planned
+            },
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A plan with all predictions before the first step.
 
-use rekindle_plan::{Action, Bytes, Chain, Parts, Plan, Seconds, StageId, simulate};
+use rekindle_plan::{Action, Bytes, Chain, Parts, Seconds, StageId};
 
 use super::order::Order;
 use crate::{optimizer_state::StatePlan, timeline::Prediction, update::InBackwardBecause};
@@ -27,8 +27,6 @@ pub struct Planned {
     pub at_peak: (usize, Parts),
     /// Predicted time of a step, all parts of its batch and the update included.
     pub step: Seconds,
-    /// How the plan was found.
-    pub source: String,
     /// The number of repeated operations in a recorded step, and of all its operations.
     pub operations: Option<(usize, usize)>,
     /// Offloading to host memory, if there is a link to it.
@@ -62,38 +60,6 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// A plan for a chain without further data.
-    #[must_use]
-    pub fn of_chain(chain: Chain, plan: Plan, plain: &Plan, budget: Option<Bytes>) -> Self {
-        let simulation = simulate(&chain, &plan.schedule);
-        let segments = plan.schedule.segments();
-        Self {
-            forwards: plan.schedule.forward_counts(),
-            segments: segments.map(|segments| numbers(&segments)),
-            actions: plan.schedule.actions().to_vec(),
-            at_peak: (simulation.peak_action, simulation.at_peak),
-            peak: plan.peak,
-            peak_in_use: plan.peak,
-            plain_peak: plain.peak,
-            plain_step: plain.step,
-            step: plan.step,
-            count: Count::default(),
-            param_count: 0,
-            prediction: Prediction::default(),
-            source: plan.source.to_string(),
-            operations: None,
-            offload: None,
-            exchange: None,
-            state: None,
-            update: Update::After,
-            in_backward_because: None,
-            planner: plan.planner.to_string(),
-            order: None,
-            budget,
-            chain,
-        }
-    }
-
     /// Offloading, if any tensor is offloaded.
     #[must_use]
     pub fn moves(&self) -> Option<&Offload> {

@@ -12,8 +12,8 @@ use burn::{
 use rekindle_plan::Bytes;
 
 pub(super) use self::{
-    plans::{current, frontier, make_plan, plan_profile, plan_wanted, try_plan_profile},
-    shown::named,
+    plans::{current, infeasible, make_plan, refused, smallest, smallest_budget},
+    shown::{named, planned},
 };
 use super::{Job, Observer, RunError, ScheduleRequest, prepare::Built, way::Way};
 use crate::{

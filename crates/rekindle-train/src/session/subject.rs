@@ -6,8 +6,8 @@ use burn::tensor::Device;
 use rekindle_plan::{Bytes, PlanError, Request};
 
 use super::{
-    Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, prepare::Built, recorded,
-    terms::Terms, way::Way,
+    Frontier, Job, MeasuredStep, Observer, Planned, RunError, ScheduleRequest, frontier::frontier,
+    prepare::Built, recorded, terms::Terms, way::Way,
 };
 use crate::{
     device::OpenDevice,
@@ -157,18 +157,13 @@ impl Subject {
         )
     }
 
-    /// The memory/time frontier of a planner, from the smallest peak to the largest, each larger plan faster, with the
-    /// smallest budget of each.
+    /// The memory/time frontier of a planner.
     ///
     /// # Errors
     ///
     /// As [`plan`](Self::plan).
-    pub fn frontier(
-        &mut self,
-        job: &Job<'_>,
-        request: Request,
-    ) -> Result<Vec<(Bytes, Planned)>, RunError> {
-        recorded::frontier(request, |request| {
+    pub fn frontier(&mut self, job: &Job<'_>, request: Request) -> Result<Frontier, RunError> {
+        frontier(request, |request| {
             self.plan(job, &ScheduleRequest::Plan(request))
         })
     }

@@ -104,11 +104,9 @@ pub(super) fn planned<A>(
             planning.options.link,
         );
         drop(plain);
+        let segments = plan.segments();
         let GraphPlan {
-            program,
-            segments,
-            offloaded,
-            ..
+            program, offloaded, ..
         } = plan;
         let (spans, timetables) = {
             let linked = graph.linked(&offloaded, planning.options.link.as_ref());
@@ -207,11 +205,8 @@ pub(super) fn chosen(
     within: Option<Bytes>,
     (elsewhere, link): (Option<PlanElsewhere>, Option<Link>),
 ) -> Result<(GraphPlan, bool), RecordError> {
-    let (plan, fits) = match wanted.plan(graph, within, elsewhere, link) {
-        Ok(plan) => (plan, within.is_none_or(|within| apart <= within)),
-        Err(GraphPlanError::Infeasible { leanest, .. }) => (*leanest, false),
-        Err(error) => return Err(error.into()),
-    };
+    let planned = wanted.plan(graph, within, elsewhere, link);
+    let (plan, fits) = fitting(planned, apart, within)?;
     let on_device = plan.on_device.map(|other| {
         let peak = other.peak.max(apart);
         OnDevice {
@@ -223,6 +218,20 @@ pub(super) fn chosen(
         }
     });
     Ok((GraphPlan { on_device, ..plan }, fits))
+}
+
+/// A planner's plan, or its one with the smallest peak, and whether it fits; `apart` bytes are in use before or after the
+/// step.
+pub(super) fn fitting(
+    planned: Result<GraphPlan, GraphPlanError>,
+    apart: Bytes,
+    within: Option<Bytes>,
+) -> Result<(GraphPlan, bool), RecordError> {
+    match planned {
+        Ok(plan) => Ok((plan, within.is_none_or(|within| apart <= within))),
+        Err(GraphPlanError::Infeasible { leanest, .. }) => Ok((*leanest, false)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The order in which the operations were recorded.

@@ -1,8 +1,8 @@
 //! A measured step without its recording.
 
 use rekindle_plan::{
-    Bytes, Seconds,
-    graph::{Graph, GraphPlan, Link, simulate},
+    Bytes, Chain, Planner, Request, Seconds,
+    graph::{Graph, GraphPlan, GraphPlanError, Link, Stages, plan_chain, simulate},
 };
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,8 @@ use super::{
     RecordError, StagedPlan, StepPlan,
     options::{RESERVE, without_reserve},
     planned::PlannedRecording,
-    planning::{chosen, plain_order, with_reserve},
+    planning::{chosen, fitting, plain_order, with_reserve},
+    staged::stages,
     wanted::Wanted,
 };
 
@@ -68,33 +69,70 @@ impl StepProfile {
                 floor: None,
             });
         }
+        self.shown(&stages(&self.graph), plan, budget)
+    }
+
+    /// A plan in numbers and by stages.
+    fn shown(
+        &self,
+        stages: &Stages,
+        plan: GraphPlan,
+        budget: Option<Bytes>,
+    ) -> Result<(StepPlan, StagedPlan), RecordError> {
         let plain = simulate(&self.graph, &plain_order(&self.graph)?);
-        let operations = self.graph.operations.len();
-        let numbers = StepPlan::new(
-            &plan,
-            &plain,
-            budget,
-            [self.update_bytes; 2],
-            operations,
-            self.link,
-        );
-        let numbers = StepPlan {
-            plain_time: numbers.plain_time + self.autodiff_s,
-            ..numbers
-        };
+        let (operations, apart) = (self.graph.operations.len(), [self.update_bytes; 2]);
+        let mut numbers = StepPlan::new(&plan, &plain, budget, apart, operations, self.link);
+        numbers.plain_time += self.autodiff_s;
+        let segments = plan.segments();
         let GraphPlan {
-            program,
-            segments,
-            offloaded,
-            ..
+            program, offloaded, ..
         } = plan;
+        let linked = self.graph.linked(&offloaded, self.link.as_ref());
+        let linked = linked.map_err(GraphPlanError::from)?;
         let staged = StagedPlan {
             beside_buffers: self.beside_buffers_bytes,
             recording: self.recording,
-            ..StagedPlan::of_graph(&self.graph, self.link, &program, offloaded, segments)?
+            ..StagedPlan::of_stages(&linked, stages, &program, offloaded, segments)
         };
         Ok((numbers, staged))
     }
+}
+
+/// Plans for a chain alone and its own numbers, without a reserve. The operations are those of the graph that is
+/// [made for it](Stages::of_chain).
+///
+/// # Errors
+///
+/// If no plan fits the budget, or the chain is invalid.
+pub fn plan_of_chain(
+    chain: &Chain,
+    budget: Option<Bytes>,
+    planner: Planner,
+) -> Result<(StepPlan, StagedPlan), RecordError> {
+    let request = Request {
+        budget,
+        planner,
+        link: None,
+    };
+    let update_bytes = chain.optimizer_peak();
+    let (plan, fits) = fitting(plan_chain(chain, &request), update_bytes, budget)?;
+    if !fits {
+        return Err(RecordError::Infeasible {
+            budget: budget.unwrap_or(Bytes::MAX),
+            smallest: plan.simulated.peak.max(update_bytes),
+            floor: None,
+        });
+    }
+    let (graph, stages) = Stages::of_chain(chain);
+    let step = StepProfile {
+        graph,
+        update_bytes,
+        beside_buffers_bytes: Bytes::ZERO,
+        link: None,
+        autodiff_s: Seconds::ZERO,
+        recording: 0,
+    };
+    step.shown(&stages, plan, budget)
 }
 
 /// A 64-bit number as text, because JSON readers may keep only 53 bits.

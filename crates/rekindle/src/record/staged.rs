@@ -3,8 +3,8 @@
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, StageId,
     graph::{
-        Crossing, Graph, GraphPlanError, Link, Moment, OperationId, Program, Span, SpanPass,
-        Stages, TensorId, borders, held,
+        Crossing, Graph, Moment, OperationId, Program, Span, SpanPass, Stages, TensorId, borders,
+        held,
     },
 };
 
@@ -62,25 +62,8 @@ impl StagedPlan {
         }
     }
 
-    /// The plan of a graph without a recording: its stages have no names and no parameters.
-    pub(super) fn of_graph(
-        graph: &Graph,
-        link: Option<Link>,
-        program: &Program,
-        offloaded: Vec<TensorId>,
-        segments: Option<Vec<(StageId, StageId)>>,
-    ) -> Result<Self, GraphPlanError> {
-        let linked = graph.linked(&offloaded, link.as_ref())?;
-        Ok(Self::of_stages(
-            &linked,
-            &stages(graph),
-            program,
-            offloaded,
-            segments,
-        ))
-    }
-
-    fn of_stages(
+    /// The plan of a graph without a recording, possibly with transfers: its stages have no other names than `stages` has.
+    pub(super) fn of_stages(
         graph: &Graph,
         stages: &Stages,
         program: &Program,

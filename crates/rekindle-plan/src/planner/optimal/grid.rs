@@ -2,51 +2,36 @@
 //!
 //! Memory is divided into slots of equal width. A row keeps at most one schedule per slot, the fastest that needs less
 //! than the slot's end, with its need in exact bytes: the width determines how many schedules are kept, but rounds no
-//! size. It depends on the chain and the requested number of slots, never on the budget, so every budget uses the same
-//! table.
+//! size. It depends on the chain, never on the budget, so every budget uses the same table.
 
 use super::super::terms::Terms;
 
 /// The value of stages^3 * slots that takes some ten milliseconds.
 const CHEAP_WORK: u64 = 300_000_000;
 
-/// The maximum number of slots that is used beyond the requested one.
+/// The maximum number of slots where they cost almost nothing.
 const MOST_CHEAP_SLOTS: u64 = 4_096;
 
 /// Maximum of windows * slots of a table, with 16 bytes each: at most 2 GB, and less in practice, because most windows
 /// have fewer steps than there are slots. The number of slots is reduced to stay within this.
 const MOST_CELLS: u64 = 125_000_000;
 
-/// The slots of a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Grid {
-    /// Bytes of one slot.
-    pub(super) width: u64,
-    /// Whether every size is a multiple of the slot width: then no schedule is lost.
-    pub(super) exact: bool,
-}
+/// Into how many slots the memory in which nothing is recomputed is divided; fewer where the table might pass 2 GB (from
+/// about 700 stages on), more where they cost nothing.
+const SLOTS: u64 = 500;
 
-impl Grid {
-    /// The slots for up to `most` bytes above those that are always held: as many as requested, more if the chain is so
-    /// short that they cost almost nothing, fewer if the table might take more than 2 GB.
-    pub(super) fn new(terms: &Terms, most: u64, slots: usize) -> Grid {
-        let stages = terms.nodes.len() as u64;
-        let cheap = CHEAP_WORK / stages.pow(3);
-        let affordable = MOST_CELLS / (stages.pow(2) / 2 + 1);
-        let divisor = common_divisor(terms);
-        let asked = slots as u64;
-        if most / divisor < asked.max(cheap).min(affordable) {
-            return Grid {
-                width: divisor,
-                exact: true,
-            };
-        }
-        let slots = asked.max(cheap.min(MOST_CHEAP_SLOTS)).min(affordable);
-        Grid {
-            width: most / slots.max(1) + 1,
-            exact: false,
-        }
+/// The bytes of a slot, for up to `most` bytes above those that are always held. If every size is a multiple of it, no
+/// schedule is lost.
+pub(super) fn slot(terms: &Terms, most: u64) -> u64 {
+    let stages = terms.nodes.len() as u64;
+    let cheap = CHEAP_WORK / stages.pow(3);
+    let affordable = MOST_CELLS / (stages.pow(2) / 2 + 1);
+    let divisor = common_divisor(terms);
+    if most / divisor < SLOTS.max(cheap).min(affordable) {
+        return divisor;
     }
+    let slots = SLOTS.max(cheap.min(MOST_CHEAP_SLOTS)).min(affordable);
+    most / slots.max(1) + 1
 }
 
 fn common_divisor(terms: &Terms) -> u64 {

@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use crate::bytes::Bytes;
     use crate::chain::Chain;
-    use crate::planner::test_chain::chain;
+    use crate::planner::test_chain::{chain, simulated};
 
     /// C(s,t,m) directly by the recurrence in the module's header, for every number of bytes.
     fn plain(terms: &Terms, most: usize) -> Vec<Vec<Vec<Option<f64>>>> {
@@ -355,7 +355,7 @@ mod tests {
         agrees(&chain(41, 3, 1), 200);
     }
 
-    /// Needs are exact for any slots: the simulator measures the same.
+    /// Needs are exact for any slots: the simulator of graphs says the same.
     #[test]
     fn steps_need_what_the_simulator_says() {
         for (stages, kinds) in [(40, 40), (40, 3), (7, 7)] {
@@ -366,7 +366,7 @@ mod tests {
                 let table = Table::solve(&terms, &windows, width, 1 << 30);
                 assert!(!table.steps().is_empty());
                 for &step in table.steps() {
-                    let run = crate::simulate(&chain, &table.schedule(step));
+                    let run = simulated(&chain, &table.schedule(step));
                     assert_eq!(run.peak - chain.resident_bytes(), Bytes(step.need));
                     // Whole numbers of seconds, which are exact.
                     assert_eq!(run.time.0, step.time);

@@ -1,8 +1,6 @@
 //! Plans of a recorded step.
 
-use rekindle_plan::{
-    Bytes, Chain, PlanError, Planner, Request, graph::GraphPlanError, keep_useful,
-};
+use rekindle_plan::{Bytes, PlanError, Planner, graph::GraphPlanError};
 
 use super::{
     super::{Job, Order, Planned, RunError, ScheduleRequest, terms::Terms, way::Way},
@@ -15,12 +13,9 @@ use crate::{
     update::{Candidate, InBackwardBecause, Updates},
 };
 use rekindle::{
-    record::{RecordError, StepProfile, Update, Wanted, with_reserve},
+    record::{RecordError, Update, Wanted},
     reduce::Shards,
 };
-
-/// Number of budgets between the smallest and the plain run's for a frontier.
-const FRONTIER_BUDGETS: u64 = 12;
 
 impl From<&Order> for Wanted {
     fn from(order: &Order) -> Self {
@@ -222,86 +217,6 @@ pub(in super::super) fn current(
     planned(terms, step.plan(), staged, &optimizer, planner)
 }
 
-/// Plans a step that was measured elsewhere; `chain` has its stages' names.
-pub(in super::super) fn plan_profile(
-    request: &Request,
-    profile: &StepProfile,
-    chain: &Chain,
-    terms: &Terms,
-) -> Result<Planned, RunError> {
-    match try_plan_profile(request, profile, chain, terms)? {
-        Ok(planned) => Ok(planned),
-        Err(smallest_of_planner) => {
-            let budget = request.budget.unwrap_or(Bytes::MAX);
-            let any = |planner| smallest(|none| profile.plan(none, planner));
-            Err(infeasible(request.planner, budget, smallest_of_planner, any).into())
-        }
-    }
-}
-
-/// Like [`plan_profile`]; if no plan fits, returns the smallest budget for which the planner finds one.
-pub(in super::super) fn try_plan_profile(
-    request: &Request,
-    profile: &StepProfile,
-    chain: &Chain,
-    terms: &Terms,
-) -> Result<Result<Planned, Bytes>, RunError> {
-    match plan_wanted(
-        request.planner.into(),
-        request.budget,
-        profile,
-        chain,
-        (terms, None),
-    ) {
-        Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
-        Err(error) => Err(refused(error, &ScheduleRequest::Plan(*request), |_| None)),
-        Ok(planned) => Ok(Ok(planned)),
-    }
-}
-
-/// The requested plan for a step that was measured elsewhere, with its planner's name if it was made before.
-pub(in super::super) fn plan_wanted(
-    wanted: Wanted,
-    budget: Option<Bytes>,
-    profile: &StepProfile,
-    chain: &Chain,
-    (terms, planner): (&Terms, Option<String>),
-) -> Result<Planned, RecordError> {
-    let (plan, mut staged) = profile.plan(budget, wanted)?;
-    for (stage, named) in staged.chain.stages.iter_mut().zip(&chain.stages) {
-        stage.name.clone_from(&named.name);
-        stage.param_bytes = named.param_bytes;
-    }
-    Ok(planned(terms, plan, staged, &chain.optimizer, planner))
-}
-
-/// The memory/time frontier of a planner, with the budget of each plan; `plan` makes one plan.
-pub(in super::super) fn frontier(
-    request: Request,
-    mut plan: impl FnMut(Request) -> Result<Planned, RunError>,
-) -> Result<Vec<(Bytes, Planned)>, RunError> {
-    let mut plan = |budget, planner| {
-        plan(Request {
-            budget,
-            planner,
-            ..request
-        })
-    };
-    let plain = plan(None, Planner::None)?;
-    let smallest = smallest_budget(|none| plan(Some(none), request.planner))?;
-    let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
-    let mut plans = Vec::new();
-    for place in 0..=FRONTIER_BUDGETS {
-        let budget = Bytes(smallest.0 + room * place / FRONTIER_BUDGETS);
-        // The smallest budget was found while another plan was in memory.
-        if let Ok(planned) = plan(Some(budget), request.planner) {
-            plans.push((budget, planned));
-        }
-    }
-    keep_useful(&mut plans, |(_, plan)| (plan.peak, plan.step));
-    Ok(plans)
-}
-
 /// The smallest feasible budget, from the error for a budget of zero bytes.
 fn smallest_budget(
     plan: impl FnOnce(Bytes) -> Result<Planned, RunError>,
@@ -314,7 +229,7 @@ fn smallest_budget(
 }
 
 /// The error for an infeasible request. `any` is the smallest budget of another planner.
-fn refused(
+pub(in super::super) fn refused(
     error: RecordError,
     asked: &ScheduleRequest,
     any: impl FnOnce(Planner) -> Option<Bytes>,
@@ -344,7 +259,7 @@ fn refused(
 }
 
 /// The error for an infeasible budget, with the smallest budget that any planner meets.
-fn infeasible(
+pub(in super::super) fn infeasible(
     planner: Planner,
     budget: Bytes,
     smallest: Bytes,
@@ -364,7 +279,9 @@ fn infeasible(
 }
 
 /// The smallest budget of a planner, from its error for zero bytes.
-fn smallest<T>(plan: impl FnOnce(Option<Bytes>) -> Result<T, RecordError>) -> Option<Bytes> {
+pub(in super::super) fn smallest<T>(
+    plan: impl FnOnce(Option<Bytes>) -> Result<T, RecordError>,
+) -> Option<Bytes> {
     match plan(Some(Bytes::ZERO)) {
         Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
         _ => None,

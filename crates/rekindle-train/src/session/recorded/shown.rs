@@ -2,16 +2,14 @@
 
 use std::cmp::Reverse;
 
-use rekindle_plan::{
-    Action, Bytes, Chain, OptimizerCost, Parts, Planner, Seconds, graph::OnDevice,
-};
+use rekindle_plan::{Action, Bytes, Chain, OptimizerCost, Parts, Seconds, graph::OnDevice};
 
 use super::super::{Order, Planned, planned::numbers, terms::Terms};
 use crate::timeline::{Prediction, at_update};
 use rekindle::record::{Offload, StagedPlan, StepExchange, StepPlan};
 
 /// A plan with all that is shown of it.
-pub(super) fn planned(
+pub(in super::super) fn planned(
     terms: &Terms,
     plan: StepPlan,
     staged: StagedPlan,
@@ -44,11 +42,6 @@ pub(super) fn planned(
         plain_step: whole_step(plan.plain_time),
         step: whole_step(plan.predicted_time),
         count: terms.count,
-        source: match plan.planner {
-            Planner::Segments(_) | Planner::Optimal => "stages".into(),
-            _ if plan.repeated == 0 && staged.offloaded.is_empty() => "the recorded order".into(),
-            _ => "single operations".into(),
-        },
         operations: Some((plan.repeated, plan.operations)),
         offload: plan.offload.map(|offload| {
             let parts = terms.micro_batches as u64;

@@ -1,0 +1,96 @@
+//! Plans of a chain, priced on the graph that is made for it ([`Stages::of_chain`]).
+
+use super::error::GraphPlanError;
+use super::plan::{GraphPlan, fitting};
+use super::staged::AllStaged;
+use super::stages::Stages;
+use crate::bytes::Bytes;
+use crate::chain::{Chain, ChainError};
+use crate::planner::PlanError;
+use crate::request::{Planner, Request};
+
+/// Makes a plan for a chain.
+///
+/// Every planner returns its fastest schedule that fits; `auto` the plain run if that fits, else the plan of `optimal`. A
+/// larger budget never makes the plan of a planner slower. The optimizer is not part of the plan: a budget must also be
+/// at least [`Chain::optimizer_peak`].
+///
+/// # Errors
+/// [`GraphPlanError::Infeasible`] with the planner's plan of the smallest peak, and other errors for an invalid chain or
+/// request.
+///
+/// ```
+/// use rekindle_plan::{Bytes, Chain, Request, Seconds, Stage, plan_chain};
+///
+/// let stage = Stage {
+///     forward_s: Seconds(1.0),
+///     backward_s: Seconds(2.0),
+///     output_bytes: Bytes(100),
+///     saved_bytes: Bytes(300),
+///     ..Stage::default()
+/// };
+/// let chain = Chain {
+///     input_bytes: Bytes(100),
+///     stages: vec![stage; 8],
+///     ..Chain::default()
+/// };
+/// let plan = plan_chain(&chain, &Request::within(Bytes(1_500)))?;
+/// assert!(plan.simulated.peak <= Bytes(1_500));
+/// # Ok::<(), rekindle_plan::GraphPlanError>(())
+/// ```
+pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, GraphPlanError> {
+    chain.validate().map_err(PlanError::from)?;
+    let (graph, stages) = Stages::of_chain(chain);
+    let budget = request.budget.unwrap_or(Bytes::MAX);
+    let mut all = AllStaged::over(&graph, vec![stages]);
+    if request.planner == Planner::Auto {
+        all.add(Planner::None, None)?;
+        if let Some(plain) = all.fastest_within(budget) {
+            return Ok(all.plan(Planner::None, plain)?);
+        }
+    }
+    let planner = over_chain(request.planner);
+    all.add(planner, request.budget)?;
+    let best = all
+        .best(budget)
+        .ok_or(PlanError::Chain(ChainError::NoStages))?;
+    let plan = fitting(all.plan(planner, best)?, budget);
+    plan.map_err(|leanest| GraphPlanError::Infeasible {
+        planner: request.planner,
+        budget,
+        leanest,
+    })
+}
+
+/// The memory/time frontier of a planner for a chain, from the smallest peak to the largest: each larger plan is strictly
+/// faster. `each` is called with one plan after another, so that only one is in memory.
+///
+/// The fastest of these plans that fits a budget is exactly as fast as the result of [`plan_chain`], up to 300 stages for
+/// `optimal` and any number for the others. Longer chains are sampled. The cost is little more than that of the plan for
+/// the largest budget, up to 2,000 stages; for longer chains, up to 500 times as much.
+///
+/// # Errors
+/// See [`plan_chain`], except errors about a budget.
+pub fn chain_frontier<T>(
+    chain: &Chain,
+    planner: Planner,
+    mut each: impl FnMut(GraphPlan) -> T,
+) -> Result<Vec<T>, GraphPlanError> {
+    chain.validate().map_err(PlanError::from)?;
+    let (graph, stages) = Stages::of_chain(chain);
+    let planner = over_chain(planner);
+    let mut all = AllStaged::over(&graph, vec![stages]);
+    all.add(planner, None)?;
+    let points = all.frontier().into_iter();
+    points
+        .map(|staged| Ok(each(all.plan(planner, staged)?)))
+        .collect()
+}
+
+/// The planner for a chain, which has only stages.
+fn over_chain(planner: Planner) -> Planner {
+    match planner {
+        Planner::Auto | Planner::Graph => Planner::Optimal,
+        planner => planner,
+    }
+}
