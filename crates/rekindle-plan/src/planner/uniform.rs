@@ -13,7 +13,7 @@ use super::{PlanError, Recipe};
 const ALL_NUMBERS: usize = 1_000;
 
 /// The most stages of all schedules together, each counted once.
-const MOST_STAGES_TOGETHER: usize = 4_000_000;
+const MOST_STAGES_TOGETHER: usize = 2_000_000;
 
 /// So many segments, of sizes that differ by at most one; the last is not recomputed.
 ///

@@ -62,8 +62,8 @@ impl Frontier {
         Self {
             format: FRONTIER_FORMAT,
             planner: planner.to_string(),
-            plain_peak_bytes: plain.peak,
-            plain_step_s: plain.step,
+            plain_peak_bytes: plain.plain_peak,
+            plain_step_s: plain.plain_step,
             points,
         }
     }

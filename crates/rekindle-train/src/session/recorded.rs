@@ -12,7 +12,7 @@ use burn::{
 use rekindle_plan::Bytes;
 
 pub(super) use self::{
-    plans::{current, infeasible, make_plan, refused, smallest},
+    plans::{current, infeasible, make_plan, refused, smallest, smallest_budget},
     shown::{named, planned},
 };
 use super::{Job, Observer, RunError, ScheduleRequest, prepare::Built, way::Way};

@@ -104,10 +104,14 @@ pub(super) fn planned<A>(
             planning.options.link,
         );
         drop(plain);
-        let segments = plan.segments();
         let GraphPlan {
-            program, offloaded, ..
+            program,
+            schedule,
+            offloaded,
+            ..
         } = plan;
+        // Its actions are dropped here: what the plan takes is read below.
+        let segments = schedule.and_then(|schedule| schedule.segments());
         let (spans, timetables) = {
             let linked = graph.linked(&offloaded, planning.options.link.as_ref());
             let linked = linked.map_err(GraphPlanError::from)?;

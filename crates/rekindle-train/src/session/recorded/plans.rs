@@ -218,7 +218,7 @@ pub(in super::super) fn current(
 }
 
 /// The smallest feasible budget, from the error for a budget of zero bytes.
-fn smallest_budget(
+pub(in super::super) fn smallest_budget(
     plan: impl FnOnce(Bytes) -> Result<Planned, RunError>,
 ) -> Result<Bytes, RunError> {
     match plan(Bytes::ZERO) {
