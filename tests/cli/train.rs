@@ -421,3 +421,27 @@ fn a_loss_that_cannot_run_in_chunks_is_refused() {
     let message = refused(&["plan", MLP, "--loss-chunks", "0"]);
     assert!(message.contains("whole, auto or a number"), "{message}");
 }
+
+/// The program with the smallest peak is not the one to measure: of 1,000 layers it has 40 times the operations, and its
+/// list alone is larger than this budget.
+#[test]
+fn a_thousand_layers_train_within_a_small_budget() {
+    let record = json(&[
+        "train",
+        "configs/linear-1000.toml",
+        "--batch",
+        "1024",
+        "--steps",
+        "1",
+        "--budget",
+        "34MiB",
+        "--device",
+        "cpu",
+        "--json",
+    ]);
+    let plain = bytes(&record["plain"], "peak_bytes");
+    // Each layer's output, 10 numbers for each of 1,024 samples, is kept in the plain step.
+    assert!(plain > 1000 * 10 * 1024 * 4, "{plain}");
+    let peak = bytes(&record, "measured_peak_bytes");
+    assert!(peak <= 34 << 20, "{peak} bytes");
+}

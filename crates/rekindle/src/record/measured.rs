@@ -7,8 +7,8 @@ use std::{
 
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
-    Bytes, Planner, Request,
-    graph::{Graph, GraphPlanError, Program, TensorId, simulate, smallest_program},
+    Bytes, Planner,
+    graph::{Graph, Program, TensorId, simulate},
 };
 
 use super::{
@@ -20,10 +20,10 @@ use super::{
     options::Planning,
     places::Place,
     planned::MeasuredRecording,
-    planning::plain_order,
+    planning::{fitting, plain_order},
     program::Prepared,
     recording::Recording,
-    wanted::PlanElsewhere,
+    wanted::Wanted,
 };
 
 /// Share of a budget within which the plain order must fit to be the program that is measured: a GPU's temporary bytes are
@@ -177,16 +177,8 @@ pub(super) fn table_bytes(recording: &Recording) -> Bytes {
     Bytes(given * GIVEN_BYTES + made * MADE_BYTES + lent * LENT_BYTES)
 }
 
-/// The program with the smallest peak, from another process: the error for an infeasible budget contains it.
-fn leanest_elsewhere(graph: &Graph, plan: PlanElsewhere) -> Option<Program> {
-    match plan(graph, &Request::within(Bytes(1)))? {
-        Err(GraphPlanError::Infeasible { leanest, .. }) => Some(leanest.program),
-        _ => None,
-    }
-}
-
 /// The program to measure, and the tensors that it moves to the host: a plan that is wanted regardless of memory, else
-/// the plain order if it surely fits, else the program with the smallest peak.
+/// the plain order if it surely fits, else a plan that surely fits, or comes nearest to it.
 fn first_program(
     recording: &Recording,
     costs: &Costs,
@@ -195,30 +187,23 @@ fn first_program(
     let budget = planning.budget.or(planning.free).unwrap_or(Bytes::MAX);
     let mut graph = costs.graph(recording, planning.in_use() + costs.beside_tensors());
     graph.fixed_bytes += planning.beside_buffers(&graph);
-    let elsewhere = planning.options.elsewhere;
+    let plan = |wanted: &Wanted, within| {
+        let options = &planning.options;
+        wanted.plan(&graph, within, options.elsewhere, options.link)
+    };
     if planning.wanted != Planner::Auto.into()
-        && let Ok(plan) = planning
-            .wanted
-            .plan(&graph, None, elsewhere, planning.options.link)
+        && let Ok(plan) = plan(&planning.wanted, None)
         && plan.simulated.repeated + plan.offloaded.len() > 0
         && plan.simulated.peak <= budget
     {
         return Ok((plan.program, plan.offloaded));
     }
-    let wrong = |error: &dyn std::fmt::Display| RecordError::Capture(error.to_string());
-    let plain = plain_order(&graph)?;
     let surely = Bytes((budget.0 as f64 * SURELY) as u64);
+    let plain = plain_order(&graph)?;
     if simulate(&graph, &plain).peak <= surely {
         return Ok((plain, Vec::new()));
     }
-    if let Some(leanest) = elsewhere.and_then(|plan| leanest_elsewhere(&graph, plan)) {
-        return Ok((leanest, Vec::new()));
-    }
-    let leanest = smallest_program(&graph, None).map_err(|error| wrong(&error))?;
-    let fits = leanest.simulated.peak <= surely;
-    let leanest = match planning.options.link.filter(|_| !fits) {
-        Some(link) => smallest_program(&graph, Some(&link)).map_err(|error| wrong(&error))?,
-        None => leanest,
-    };
-    Ok((leanest.program, leanest.offloaded))
+    let plan = plan(&Planner::Auto.into(), Some(surely));
+    let (plan, _) = fitting(plan, Bytes::ZERO, None)?;
+    Ok((plan.program, plan.offloaded))
 }
