@@ -8,21 +8,17 @@
 //! | `none`, `segments` | keep everything; segments of equal length | `uniform.rs` |
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
-//! `cuts.rs` finds the best single-level cut within a budget, `single_levels.rs` those for all budgets. `terms.rs` has
-//! the symbols that the recurrences share, `windows.rs` finds equal windows; `recipe.rs` and `persistent.rs` turn cuts and
-//! trees into actions; `smallest_peak.rs` is the lower bound.
+//! `terms.rs` has the symbols that the recurrences share, `windows.rs` finds equal windows; `recipe.rs` and `persistent.rs`
+//! turn cuts and trees into actions; `smallest_peak.rs` is the lower bound.
 //!
 //! # Long chains
-//! `optimal` examines all windows of chains of up to 2,000 stages; of longer ones it finds the best single-level cut.
-//! It and `segments` without a number accept up to 20,000 stages; `none`, and `segments` with a number, accept any
-//! number.
+//! `optimal` examines all windows of stages, of chains of up to 2,000; `auto` gives equal segments for longer ones. `segments`
+//! without a number accepts up to 20,000 stages; `none`, and `segments` with a number, accept any number.
 
-mod cuts;
 mod error;
 mod optimal;
 mod persistent;
 mod recipe;
-mod single_levels;
 mod smallest_peak;
 mod terms;
 #[cfg(test)]
@@ -34,14 +30,13 @@ pub use error::PlanError;
 
 pub(crate) use recipe::Recipe;
 
-use cuts::Cuts;
 use terms::Terms;
 
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::request::Planner;
 
-/// The longest chain that is searched: O(stages) schedules of O(stages) actions take some seconds.
+/// The longest chain of which all numbers of segments are tried: O(stages) schedules of O(stages) actions take some seconds.
 const MOST_STAGES: usize = 20_000;
 
 /// The longest chain of which all windows are examined; there are stages^2 / 2 of them.
@@ -63,30 +58,26 @@ pub(crate) fn schedules(
         Planner::None => Ok(vec![Recipe::WHOLE]),
         Planner::Segments(Some(segments)) => Ok(vec![uniform::cut(stages, segments)?]),
         Planner::Segments(None) => {
-            check_length(planner, stages)?;
+            check_length(planner, stages, MOST_STAGES)?;
             let numbers = uniform::numbers(stages).into_iter();
             numbers.map(|number| uniform::cut(stages, number)).collect()
         }
         Planner::Optimal | Planner::Graph | Planner::Auto => {
             chain.validate()?;
-            check_length(Planner::Optimal, stages)?;
+            check_length(Planner::Optimal, stages, MOST_STAGES_OF_WINDOWS)?;
             let room = within.map(|budget| (budget - chain.resident_bytes()).0);
-            let terms = Terms::new(chain);
-            Ok(match stages <= MOST_STAGES_OF_WINDOWS {
-                true => optimal::schedules(&terms, room),
-                false => single_levels::schedules(&Cuts::new(&terms), room),
-            })
+            Ok(optimal::schedules(&Terms::new(chain), room))
         }
     }
 }
 
 /// Fails for a chain that is too long to search.
-fn check_length(planner: Planner, stages: usize) -> Result<(), PlanError> {
-    if stages > MOST_STAGES {
+fn check_length(planner: Planner, stages: usize, most: usize) -> Result<(), PlanError> {
+    if stages > most {
         return Err(PlanError::TooManyStages {
             planner,
             stages,
-            most: MOST_STAGES,
+            most,
         });
     }
     Ok(())

@@ -6,13 +6,13 @@ use super::staged::AllStaged;
 use super::stages::Stages;
 use crate::bytes::Bytes;
 use crate::chain::{Chain, ChainError};
-use crate::planner::PlanError;
+use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
 
 /// Makes a plan for a chain.
 ///
-/// Every planner returns its fastest schedule that fits; `auto` the plain run if that fits, else the plan of `optimal`. A
-/// larger budget never makes the plan of a planner slower. The optimizer is not part of the plan: a budget must also be
+/// Every planner returns its fastest schedule that fits; `auto` the plain run if that fits, else the plan of `optimal`, or of
+/// `segments` for more stages than `optimal` takes. A larger budget never makes the plan of a planner slower. The optimizer is not part of the plan: a budget must also be
 /// at least [`Chain::optimizer_peak`].
 ///
 /// # Errors
@@ -49,7 +49,7 @@ pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, GraphPl
             return Ok(all.plan(Planner::None, plain)?);
         }
     }
-    let planner = over_chain(request.planner);
+    let planner = over_chain(chain, request.planner);
     all.add(planner, request.budget)?;
     let best = all
         .best(budget)
@@ -65,9 +65,8 @@ pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, GraphPl
 /// The memory/time frontier of a planner for a chain, from the smallest peak to the largest: each larger plan is strictly
 /// faster. `each` is called with one plan after another, so that only one is in memory.
 ///
-/// The fastest of these plans that fits a budget is exactly as fast as the result of [`plan_chain`], up to 300 stages for
-/// `optimal` and any number for the others. Longer chains are sampled. The cost is little more than that of the plan for
-/// the largest budget, up to 2,000 stages; for longer chains, up to 500 times as much.
+/// The fastest of these plans that fits a budget is exactly as fast as the result of [`plan_chain`]. The cost is little more
+/// than that of the plan for the largest budget.
 ///
 /// # Errors
 /// See [`plan_chain`], except errors about a budget.
@@ -78,7 +77,7 @@ pub fn chain_frontier<T>(
 ) -> Result<Vec<T>, GraphPlanError> {
     chain.validate().map_err(PlanError::from)?;
     let (graph, stages) = Stages::of_chain(chain);
-    let planner = over_chain(planner);
+    let planner = over_chain(chain, planner);
     let mut all = AllStaged::over(&graph, vec![stages]);
     all.add(planner, None)?;
     let points = all.frontier().into_iter();
@@ -88,8 +87,9 @@ pub fn chain_frontier<T>(
 }
 
 /// The planner for a chain, which has only stages.
-fn over_chain(planner: Planner) -> Planner {
+fn over_chain(chain: &Chain, planner: Planner) -> Planner {
     match planner {
+        Planner::Auto if chain.stages.len() > MOST_STAGES_OF_WINDOWS => Planner::Segments(None),
         Planner::Auto | Planner::Graph => Planner::Optimal,
         planner => planner,
     }

@@ -11,9 +11,9 @@
 //! optimal among persistent schedules (checked against exhaustive search; where a tracked forward's temporary bytes
 //! differ from an untracked one's, rare chains have a slightly better schedule that is not of this form).
 //!
-//! The best plan is one of: the steps of the table, the single-level plans (`single_levels.rs`), the plan with the
-//! smallest peak, and the plan without recomputing. None of these depends on the budget, which only determines which of
-//! them fit: so a larger budget never gives a slower plan. For a single budget, one table is solved, which ends there.
+//! The best plan is one of: the steps of the table, the plan with the smallest peak, and the plan without recomputing. None
+//! of these depends on the budget, which only determines which of them fit: so a larger budget never gives a slower plan. For
+//! a single budget, one table is solved, which ends there.
 //!
 //! Cost: O(n^3 slots) time and O(n^2 slots) bytes, less in practice; see `table.rs`.
 
@@ -24,8 +24,6 @@ use rayon::prelude::*;
 use table::{Stair, Table};
 
 use super::Recipe;
-use super::cuts::Cuts;
-use super::single_levels::frontier;
 use super::smallest_peak::SmallestPeaks;
 use super::terms::Terms;
 
@@ -35,8 +33,7 @@ const ROUNDED: f64 = 1.0 - 1e-9;
 /// The schedules among which the best is for any budget, or for `within`: bytes above those that are always held.
 pub(super) fn schedules(terms: &Terms, within: Option<u64>) -> Vec<Recipe> {
     let peaks = SmallestPeaks::new(terms);
-    let cuts = Cuts::new(terms);
-    let whole = cuts.whole();
+    let whole = terms.whole();
     let smallest = Recipe::Nested(peaks.schedule(terms));
     match within {
         Some(room) if room < peaks.whole() => return vec![smallest],
@@ -45,26 +42,19 @@ pub(super) fn schedules(terms: &Terms, within: Option<u64>) -> Vec<Recipe> {
     }
     let slot = grid::slot(terms, whole);
     let table = Table::solve(terms, &peaks.windows, slot, within.unwrap_or(whole));
-    let mut steps = table.steps().to_vec();
-    if let Some(room) = within {
-        steps = fastest(&steps, room);
-    }
-    let cuts = match within {
-        Some(room) => cuts.within(room).into_iter().collect(),
-        None => frontier(&cuts),
+    let steps = match within {
+        Some(room) => fastest(table.steps(), room),
+        None => table.steps(),
     };
     let nested = steps.par_iter().map(|step| table.schedule(*step));
     let mut found: Vec<Recipe> = nested.map(Recipe::Nested).collect();
-    drop(table);
-    found.extend(cuts.into_iter().map(Recipe::Cut));
     found.extend([smallest, Recipe::WHOLE]);
     found
 }
 
 /// The fastest step that needs at most `room`, and those that are as fast to within rounding.
-fn fastest(steps: &[Stair], room: u64) -> Vec<Stair> {
+fn fastest(steps: &[Stair], room: u64) -> &[Stair] {
     let fitting = &steps[..steps.partition_point(|step| step.need <= room)];
     let least = fitting.last().map_or(0.0, |step| step.time);
-    let close = fitting.iter().filter(|step| step.time * ROUNDED <= least);
-    close.copied().collect()
+    &fitting[fitting.partition_point(|step| step.time * ROUNDED > least)..]
 }

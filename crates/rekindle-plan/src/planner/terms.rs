@@ -114,4 +114,15 @@ impl Terms {
         let backward = grads + self.y[s] + self.y[s + 1] + node.saved + node.backward_temp;
         forward.max(backward)
     }
+
+    /// The peak of the plain run.
+    pub(crate) fn whole(&self) -> u64 {
+        let mut held = 0;
+        let peaks = self.nodes.iter().enumerate().map(|(s, node)| {
+            let before = held;
+            held += node.saved;
+            before + self.all(s, self.loss())
+        });
+        peaks.max().unwrap_or_default()
+    }
 }
