@@ -1,4 +1,8 @@
 //! A measured recording: the first program that runs, and the step's other memory.
+//!
+//! 1. A first program is found from shapes alone: the plain order, or the program with the smallest peak if the plain
+//!    order may not fit.
+//! 2. It runs a few times, and every operation is measured. The measured graph is [planned](super::planned).
 
 use std::{
     collections::HashSet,
@@ -19,9 +23,7 @@ use super::{
     measure::{Costs, Known},
     options::Planning,
     places::Place,
-    planned::MeasuredRecording,
-    planning::plain_order,
-    program::Prepared,
+    program::{Prepared, plain_order},
     recording::Recording,
     wanted::PlanElsewhere,
 };
@@ -35,6 +37,19 @@ const SURELY: f64 = 0.8;
 const GIVEN_BYTES: u64 = 256;
 const MADE_BYTES: u64 = 96;
 const LENT_BYTES: u64 = 960;
+
+/// A recording that was measured.
+#[derive(Clone)]
+pub(super) struct MeasuredRecording<A> {
+    pub(super) shapes: Vec<(Shape, DType)>,
+    pub(super) recording: Recording,
+    pub(super) auxiliary: A,
+    pub(super) costs: Costs,
+    /// Peak of the bytes in use on the host while a step is compared, above those before.
+    pub(super) comparison_bytes: Bytes,
+    /// The time that measuring took.
+    pub(super) took: Duration,
+}
 
 impl<A> MeasuredRecording<A> {
     /// A recording for batches of these shapes, with estimated costs.
