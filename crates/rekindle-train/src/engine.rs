@@ -1,8 +1,6 @@
-//! Runs a training's steps by a recorded step and its plan.
+//! A training's recorded step, which runs by its plan.
 
 mod largest;
-
-use std::{cell::RefCell, rc::Rc};
 
 use super::{
     loss::{Correct, TargetTensor},
@@ -11,13 +9,13 @@ use super::{
 };
 use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{Device, Tensor};
-use largest::LargestNeeds;
+pub(super) use largest::LargestNeeds;
 use rekindle::{
-    record::{Output, RecordError, SpanChange, Step, Update},
+    record::{Output, RecordError, Step},
     seed::StepSeed,
     sequential::Sequential,
 };
-use rekindle_plan::{Bytes, Chain, Planner};
+use rekindle_plan::Bytes;
 
 /// A batch, or a part of one, as input of a step; last is the scale of its loss, if any.
 pub(super) type StepBatch = (Value, TargetTensor, Option<Tensor<1>>);
@@ -57,22 +55,35 @@ pub(super) fn loss(
     (loss, correct)
 }
 
-/// Runs the steps by a plan.
-pub(super) struct Engine {
-    step: Rc<RefCell<RecordedStep>>,
-    largest: LargestNeeds,
+/// A measured training step: it can be planned any number of times, and runs by its last plan.
+pub struct Engine {
+    pub(super) step: RecordedStep,
+    /// Of its last plan.
+    pub(super) largest: LargestNeeds,
+    pub(super) param_count: u64,
+    /// Names of the model's stages.
+    pub(super) stages: Vec<String>,
+    /// The model, if nothing else holds it: its parameters are in use in every plan.
+    _held: Option<Sequential<Stage>>,
 }
 
 impl Engine {
-    /// Runs a step whose stages have the costs of `chain`.
-    pub(super) fn new(step: Rc<RefCell<RecordedStep>>, chain: &Chain) -> Self {
-        let largest = LargestNeeds::of(chain, &step.borrow().optimizer_cost());
-        Self { step, largest }
+    pub(super) fn new(step: RecordedStep, param_count: u64, stages: Vec<String>) -> Self {
+        Self {
+            step,
+            largest: LargestNeeds::default(),
+            param_count,
+            stages,
+            _held: None,
+        }
     }
 
-    /// When parameters are updated.
-    pub(super) fn update(&self) -> Update {
-        self.step.borrow().update()
+    /// The engine and its model.
+    pub(super) fn holding(self, model: Sequential<Stage>) -> Self {
+        Self {
+            _held: Some(model),
+            ..self
+        }
     }
 
     /// Runs forward, loss and backward of a part of a batch.
@@ -108,40 +119,19 @@ impl Engine {
         run: impl FnOnce(&RecordedStep) -> Result<PartOutput, RecordError>,
     ) -> Result<PartOutput, TrainError> {
         device.seed(seed.before());
-        let part = run(&self.step.borrow())?;
+        let part = run(&self.step)?;
         device.seed(seed.after());
         Ok(part)
     }
 
-    /// Whether the next step is traced: memory is read after every span.
-    pub(super) fn trace(&self, on: bool) {
-        self.step.borrow_mut().set_watched(on);
-    }
-
-    /// The tensors that each span of the last step made and freed, and those that went with its update.
-    pub(super) fn changes(&self) -> Vec<SpanChange> {
-        self.step.borrow().changes()
-    }
-
-    /// Switches to the plan without recomputing.
-    pub(super) fn recompute_nothing(&mut self) -> Result<(), RecordError> {
-        let mut step = self.step.borrow_mut();
-        step.plan_again(None, Planner::None)
-    }
-
-    /// Makes room in the pools for bytes that the caller allocates.
-    pub(super) fn make_room(&self, bytes: Bytes) {
-        self.step.borrow().make_room(bytes);
-    }
-
     /// Makes room for a forward of a stage outside of a step.
     pub(super) fn make_room_for_forward(&self) {
-        self.make_room(self.largest.forward);
+        self.step.make_room(self.largest.forward);
     }
 
     /// Makes room for the update of a stage's parameters.
     pub(super) fn make_room_for_update(&self, first_step: bool) {
-        self.make_room(match first_step {
+        self.step.make_room(match first_step {
             true => self.largest.first_update,
             false => self.largest.update,
         });
@@ -149,23 +139,12 @@ impl Engine {
 
     /// Memory of the first update, which allocates the optimizer's state.
     pub(super) fn first_update(&self) -> Bytes {
-        let optimizer = self.step.borrow().optimizer_cost();
+        let optimizer = self.step.optimizer_cost();
         optimizer.state_bytes + optimizer.temp_bytes
     }
 
     /// Maximum memory of one action or the update.
     pub(super) fn largest_need(&self) -> Bytes {
         self.largest.any
-    }
-
-    /// By how many bytes memory in use exceeded the plan, if the step was planned again for that reason since the last
-    /// call.
-    pub(super) fn take_growth(&self) -> Option<Bytes> {
-        self.step.borrow().take_growth()
-    }
-
-    /// Number of times the pools were trimmed to stay within the budget.
-    pub(super) fn trims(&self) -> u64 {
-        self.step.borrow().trims()
     }
 }

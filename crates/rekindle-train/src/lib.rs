@@ -10,7 +10,6 @@
 //! | [`Estimated`], [`fit`] | a step's memory and work, from shapes alone; whether it fits, and what would |
 //! | [`settings`] | the settings of a run: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
-//! | [`optimizer_state`] | whether ranks share out the optimizer's state |
 //! | [`loss_scale`] | gradients of `f16` that would vanish |
 //! | [`session`] | from settings to a run: a plan, its steps, what they came to |
 //! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
@@ -25,7 +24,7 @@
 //! | [`update`] | whether parameters can be updated in the backward pass |
 //! | [`verify`](mod@verify) | compares a schedule's gradients with the plain run's |
 //!
-//! Recorded steps and meters are in [`rekindle`].
+//! Recorded steps with their plans, and meters, are in [`rekindle`].
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -48,7 +47,6 @@ pub mod loss_scale;
 pub mod model;
 mod nonfinite;
 pub mod optimizer;
-pub mod optimizer_state;
 pub mod ranks;
 pub mod record;
 pub mod replace;
@@ -74,6 +72,7 @@ pub use estimate::{Estimated, kernels};
 #[cfg(fuzzing)]
 pub use fuzz::{fuzz_snapshot, fuzz_weights};
 pub use nonfinite::NonFinite;
+pub use rekindle::record::optimizer_state;
 pub use run_dir_error::RunDirError;
 pub use train_error::TrainError;
 pub use trainer::to_device;

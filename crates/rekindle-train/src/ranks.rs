@@ -28,7 +28,7 @@ use std::{
 use bincode::config;
 use rekindle::{
     record::RecordError,
-    reduce::{self, ReduceError, Reducer, Shards, agree, broadcast_parameters},
+    reduce::{self, ReduceError, Reducer, agree, broadcast_parameters},
     sequential::Sequential,
 };
 use rekindle_plan::Bytes;
@@ -195,11 +195,6 @@ impl Ranks {
             None => Ok(own),
             Some(shared) => Ok(shared.broadcast(vec![u8::from(own)])? == [1]),
         }
-    }
-
-    /// The assignment of a model's parameters to ranks, if ranks divide the optimizer's state.
-    pub(crate) fn shards(&self, model: &Sequential<Stage>) -> Option<Shards> {
-        Some(Shards::of(model, self.reducer()?))
     }
 
     /// Whether all ranks are ending and know it of each other: they may still communicate.

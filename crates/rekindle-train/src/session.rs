@@ -7,7 +7,7 @@
 //! | `job.rs`, `order.rs` | what is to be trained, and where its schedule comes from |
 //! | `prepare.rs`, `recorded.rs` | the model as it is built; its step, recorded and measured |
 //! | `recorded/plans.rs`, `planned.rs` | plans of that step |
-//! | `subject.rs`, `measured_step.rs` | what is planned: a step that was measured, here or elsewhere |
+//! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
 //! | `frontier.rs` | plans for many budgets |
 //! | `run.rs`, `run/` | a run: start, steps, snapshots, other plans when memory is short, its record |
 //! | `observer.rs` | who is told of what happens |
@@ -24,10 +24,9 @@ pub(super) mod prepare;
 mod recorded;
 mod run;
 mod run_error;
-pub(super) mod subject;
 mod terms;
-mod way;
 
+use self::prepare::Built;
 pub use self::{
     frontier::{FRONTIER_FORMAT, Frontier, FrontierPoint},
     job::{Job, KEEP_SNAPSHOTS},
@@ -37,10 +36,10 @@ pub use self::{
     out_of_memory::{OutOfMemory, PlannedAgain, holders},
     planned::Planned,
     run_error::RunError,
-    subject::Subject,
 };
+pub use crate::engine::Engine;
 use crate::{
-    device::{DeviceId, open},
+    device::{DeviceId, OpenDevice, open},
     record::RunRecord,
 };
 
@@ -68,10 +67,14 @@ pub fn measure(
     job: &Job<'_>,
     device: DeviceId,
     observer: &mut dyn Observer,
-) -> Result<Subject, RunError> {
+) -> Result<Engine, RunError> {
     let ranks = &job.ranks;
     let opened = ranks.check(job.settings).map_err(RunError::from);
     let opened = opened.and_then(|()| Ok(open(device, job.settings.dtype)?));
-    let opened = ranks.settled(opened)?;
-    ranks.settled(Subject::new(job, opened, observer))
+    let OpenDevice { device, meter } = ranks.settled(opened)?;
+    let engine = Built::new(job, &device).and_then(|built| {
+        let engine = built.record(job, &device, &meter, observer)?;
+        Ok(engine.holding(built.model))
+    });
+    ranks.settled(engine)
 }

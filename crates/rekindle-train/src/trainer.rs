@@ -121,9 +121,8 @@ impl Trainer {
         self
     }
 
-    /// Runs another plan, whose peak is `peak`, from the next step on.
-    pub(super) fn run_by(&mut self, engine: Engine, peak: Bytes) {
-        self.engine = engine;
+    /// Runs the engine's new plan, whose peak is `peak`, from the next step on.
+    pub(super) fn run_by(&mut self, peak: Bytes) {
         self.bound.peak = peak;
     }
 
@@ -169,9 +168,14 @@ impl Trainer {
         &self.engine
     }
 
+    /// The engine, to be planned.
+    pub(super) fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
     /// Traces the next step, which takes longer for it.
     pub(super) fn trace_next_step(&mut self) {
-        self.engine.trace(true);
+        self.engine.step.set_watched(true);
     }
 
     /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
@@ -207,7 +211,7 @@ impl Trainer {
                 return Err(self.ranks.fail(error, || self.counted_peak()));
             }
         };
-        self.engine.trace(false);
+        self.engine.step.set_watched(false);
 
         let meter = Arc::clone(&self.meter);
         let mut after = PhaseRecorder::start(&*meter);
@@ -233,7 +237,7 @@ impl Trainer {
             }
         } else {
             drop(before);
-            if self.engine.update() == Update::After {
+            if self.engine.step.update() == Update::After {
                 let begun = Instant::now();
                 let shared = self.update(rate, parts.gradients, parts.squares)?;
                 if let (Some(shared), Some(exchange)) = (shared, &mut parts.exchange) {
@@ -275,7 +279,7 @@ impl Trainer {
     /// Fails if there is too little memory for the update; finds values that are not finite. A step with updates in its
     /// backward pass cannot be undone and is accepted.
     fn check(&self, parts: &mut Parts) -> Result<Option<NonFinite>, TrainError> {
-        if self.engine.update() == Update::InBackward {
+        if self.engine.step.update() == Update::InBackward {
             return self.nonfinite(parts);
         }
         if let Some(shortage) = self.bound.shortage(&*self.meter, parts.peak) {
@@ -354,16 +358,11 @@ impl Trainer {
 
     /// Undoes a step that has begun.
     fn abandon(&mut self, before: Before) {
-        self.engine.trace(false);
+        self.engine.step.set_watched(false);
         self.model = before.put_back(self.take_model());
         // The step's nodes in burn's graph would only be freed by the next backward pass.
         free_dead_nodes(&self.device);
         self.meter.trim();
-    }
-
-    /// Number of times the pools were trimmed to stay within the budget.
-    pub(super) fn trims(&self) -> u64 {
-        self.engine.trims()
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     engine::{Engine, StepBatch, loss},
     finite,
     optimizer::AnyOptimizer,
-    session::{Job, Planned, RunError, ScheduleRequest, prepare::Built, subject::Subject},
+    session::{Job, Planned, RunError, ScheduleRequest, prepare::Built},
     train_error::TrainError,
     trainer::step_batch,
 };
@@ -78,7 +78,7 @@ pub fn verify(
     let Verification { job, plans } = verification;
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
-    let mut subject = Subject::of(job, &built, &device, &meter, &mut ())?;
+    let mut engine = built.record(job, &device, &meter, &mut ())?;
     let trial = Trial {
         model: built.model,
         batches: built.batches,
@@ -88,8 +88,7 @@ pub fn verify(
     let plain = trial.train(None)?;
     let mut comparisons = Vec::with_capacity(plans.len());
     for (name, plan) in plans {
-        let planned = subject.plan(job, &plan)?;
-        let engine = subject.engine(&planned);
+        let planned = engine.plan(job, &plan)?;
         let comparison = plain.compare(&trial.train(Some(&engine))?, name, &planned);
         done(&comparison);
         comparisons.push(comparison);
@@ -129,7 +128,7 @@ impl Trial<'_> {
             let seed = StepSeed::new(settings.seed, step as u64);
             let rate = settings.learning_rate.at(step, settings.steps);
             let (loss, gradients) = match engine {
-                Some(engine) if engine.update() == Update::InBackward => {
+                Some(engine) if engine.step.update() == Update::InBackward => {
                     let update = (rate, &mut optimizer);
                     let part =
                         engine.run_updating(&mut model, batch, seed, update, &self.device)?;

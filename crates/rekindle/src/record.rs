@@ -108,8 +108,8 @@
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `changes.rs` | the tensors that each pass of a stage makes and frees |
 //! | `recorded.rs`, `options.rs`, `wanted.rs` | [`Recorded`]: options of a recorded step, and which plan is wanted |
-//! | `planning.rs` | from a budget to a plan |
-//! | `measured.rs`, `planned.rs` | a recording that is measured, and one that is ready to run |
+//! | `measured.rs` | a recording that is measured |
+//! | `planned.rs` | a plan for it within a budget, ready to run |
 //! | `step.rs` | [`Step`]: one training step |
 //! | `step/interpret.rs` | runs a program: an operation that is listed twice is recomputed here |
 //! | `step/` (others) | plans that are kept, readings of memory and time, changed steps |
@@ -119,7 +119,9 @@
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |
 //! | `finite.rs`, `refusal.rs` | values that are not finite; operations that a device refused |
 //! | `error.rs` | [`RecordError`]: the error texts |
-//! | `update.rs`, `update_costs.rs` | [`Update`]: when parameters are updated, and what that takes |
+//! | `update.rs`, `update_costs.rs` | [`Update`]: when parameters are updated, and what that takes; [`Updates`]: which a plan may have |
+//! | [`optimizer_state`] (`optimizer_state.rs`) | who keeps the optimizer's state, if ranks share a step |
+//! | `ways.rs` | the ways that options allow, tried in order, and the rule by which one is chosen |
 //! | `lent.rs`, `leaf.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/interpret.rs`) |
 //! | `optimizer.rs` | [`Optimizer`], and what its update takes, measured |
 //! | `rank.rs` | tensors whose number of dimensions is known when the program runs |
@@ -156,12 +158,12 @@ mod measured;
 mod operation;
 mod operations;
 mod optimizer;
+pub mod optimizer_state;
 mod options;
 mod output;
 mod placed;
 mod places;
 mod planned;
-mod planning;
 mod profile;
 mod program;
 mod rank;
@@ -177,6 +179,7 @@ mod tensors;
 mod update;
 mod update_costs;
 mod wanted;
+mod ways;
 
 pub(crate) use bridge::{marking, merge_recorded};
 pub use changes::{AlikeTensors, SpanChange};
@@ -189,10 +192,10 @@ pub use kept::{forget, run_recorded};
 pub use kernels::Kernels;
 pub use leaf::Leaf;
 pub use optimizer::Optimizer;
+#[doc(hidden)]
+pub use options::with_reserve;
 pub use output::{Output, SpanReading};
 pub(crate) use places::{Place, apart, put_statistics, tensors};
-#[doc(hidden)]
-pub use planning::with_reserve;
 pub use profile::StepProfile;
 #[doc(hidden)]
 pub use profile::plan_of_chain;
@@ -201,5 +204,7 @@ pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
 pub use staged::{StagedPlan, action};
 pub use step::Step;
 pub use step_plan::{Offload, StepExchange, StepPlan};
-pub use update::Update;
+pub use update::{InBackwardBecause, Update, Updates};
 pub use wanted::{PlanElsewhere, Wanted};
+#[doc(hidden)]
+pub use ways::{Candidate, Chosen, Way, Ways};

@@ -6,7 +6,7 @@ use rekindle_train::{
     device::DeviceInfo,
     fit::Limit,
     kernels,
-    update::{UpdateChoice, Updates},
+    update::{UpdateChoice, Updates, updates},
 };
 
 use super::train;
@@ -50,7 +50,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         (None, Some(request)) => Wanted::Plan(request),
         (None, None) => Wanted::Plain,
     };
-    let updates = Updates::of(&config.training, budget.is_some());
+    let updates = updates(&config.training, budget.is_some());
     let either = !matches!(wanted, Wanted::Made(..)) && !matches!(updates, Updates::One(_));
     let mut found = Estimate::new(&config, kernels, &wanted, limit.clone())?;
     // By shapes neither update is faster: a training updates in the backward pass only to fit.

@@ -3,7 +3,7 @@
 use rekindle_plan::{Bytes, Chain, Request, graph::Link};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
-    session::{self, Job, ScheduleRequest, Subject},
+    session::{self, Engine, Job, ScheduleRequest},
 };
 
 use super::{plan_graph::plan_elsewhere, train};
@@ -45,7 +45,7 @@ pub fn measured<T>(
     config: &Config,
     device: &DeviceInfo,
     complete: impl for<'a> FnOnce(Job<'a>) -> Job<'a>,
-    then: impl FnOnce(&Job<'_>, Subject) -> Result<T, Failure>,
+    then: impl FnOnce(&Job<'_>, Engine) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(Request::default());

@@ -3,8 +3,13 @@
 use rekindle::record::{Kernels, Update};
 use rekindle_plan::Bytes;
 use rekindle_train::{
-    Estimated, device::DeviceId, kernels, model::spec::ModelSpec, session::MeasuredStep,
-    settings::TrainSettings, update::Updates,
+    Estimated,
+    device::DeviceId,
+    kernels,
+    model::spec::ModelSpec,
+    session::MeasuredStep,
+    settings::TrainSettings,
+    update::{Updates, updates},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -100,7 +105,7 @@ impl<'a> Subject<'a> {
 
     /// Which updates plans may have.
     pub fn updates(&self) -> Updates {
-        Updates::of(&self.config.training, true)
+        updates(&self.config.training, true)
     }
 
     /// The step of a size, from shapes alone, with one of the updates.

@@ -3,19 +3,20 @@
 use rekindle_plan::{Bytes, Chain, OptimizerCost, Stage};
 
 /// The most that any stage of a recording takes. Its stages need not be those of the model.
-pub(super) struct LargestNeeds {
+#[derive(Default)]
+pub(crate) struct LargestNeeds {
     /// Of a forward.
-    pub(super) forward: Bytes,
+    pub(crate) forward: Bytes,
     /// Of an update of a stage's parameters, one after the other.
-    pub(super) update: Bytes,
+    pub(crate) update: Bytes,
     /// The same for the first update, which allocates the optimizer's state.
-    pub(super) first_update: Bytes,
+    pub(crate) first_update: Bytes,
     /// Of any action, and the optimizer's state.
-    pub(super) any: Bytes,
+    pub(crate) any: Bytes,
 }
 
 impl LargestNeeds {
-    pub(super) fn of(chain: &Chain, optimizer: &OptimizerCost) -> Self {
+    pub(crate) fn of(chain: &Chain, optimizer: &OptimizerCost) -> Self {
         let most = |needed: &dyn Fn(usize, &Stage) -> Bytes| {
             let stages = chain.stages.iter().enumerate();
             let needs = stages.map(|(place, stage)| needed(place, stage));

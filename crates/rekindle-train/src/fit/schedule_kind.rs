@@ -2,15 +2,12 @@
 
 use std::rc::Rc;
 
-use rekindle::record::Update;
+use rekindle::record::{Candidate, Update, Updates, Way, Ways};
 use rekindle_plan::{Bytes, Planner, Request};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    session::{MeasuredStep, Planned, RunError},
-    update::{Candidate, Updates},
-};
+use crate::session::{MeasuredStep, Planned, RunError};
 
 /// Stages beyond which plans of counted steps are equal segments alone: the table of all schedules grows with their
 /// square.
@@ -70,20 +67,20 @@ impl ScheduleKind {
         budget: Bytes,
         (slowdown, counted): (f64, bool),
     ) -> Result<Option<(Planned, Update)>, E> {
-        let chosen = updates.choose(|update| {
-            let step = step(update)?;
+        let plan = |way: Way| {
+            let step = step(way.update)?;
             let fastest = self.fastest(&step, budget, counted)?;
             Ok::<_, E>(fastest.map(|plan| Candidate {
                 step: plan.step,
                 recomputes: plan.forwards.iter().any(|&runs| runs > 1),
                 plan,
             }))
-        });
-        let fast = |(plan, _): &(Planned, Update)| plan.step.0 <= slowdown * plan.plain_step.0;
-        Ok(chosen?
-            .ok()
-            .map(|(plan, update, _)| (plan, update))
-            .filter(fast))
+        };
+        let alone =
+            |own: Result<Option<Bytes>, ()>| Ok(own.unwrap_or_default().map(|least| (0, least)));
+        let chosen = Ways::of(updates).choose(plan, alone)?.ok();
+        let chosen = chosen.map(|(plan, chosen)| (plan, chosen.way.update));
+        Ok(chosen.filter(|(plan, _)| plan.step.0 <= slowdown * plan.plain_step.0))
     }
 
     /// The fastest schedule within a budget, or the smallest budget that one fits.

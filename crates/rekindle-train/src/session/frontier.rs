@@ -1,10 +1,10 @@
 //! The memory/time frontier of a planner.
 
-use rekindle_plan::{Bytes, Planner, Request, Seconds};
+use rekindle_plan::{Bytes, PlanError, Planner, Request, Seconds};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Planned, RunError, recorded::smallest_budget};
+use super::{Planned, RunError};
 use rekindle::record::with_reserve;
 
 /// Number of budgets between the smallest and the plain run's.
@@ -82,7 +82,11 @@ pub(super) fn frontier(
         })
     };
     let plain = plan(None, Planner::None)?;
-    let smallest = smallest_budget(|none| plan(Some(none), request.planner))?;
+    let smallest = match plan(Some(Bytes::ZERO), request.planner) {
+        Ok(planned) => planned.peak,
+        Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
+        Err(error) => return Err(error),
+    };
     let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
     let mut points = Vec::new();
     for place in 0..=BUDGETS {

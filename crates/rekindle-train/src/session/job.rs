@@ -10,11 +10,12 @@ use crate::{
     data::Dataset,
     device::DeviceInfo,
     model::spec::ModelSpec,
+    optimizer_state::StateChoice,
     ranks::Ranks,
     record::PlainRun,
     run_dir::{RunDir, SnapshotEvery},
     settings::TrainSettings,
-    update::{UpdateChoice, Updates},
+    update::{UpdateChoice, Updates, updates},
 };
 
 /// [`Job::keep_snapshots`], where nothing else is asked for.
@@ -138,7 +139,15 @@ impl<'a> Job<'a> {
     pub fn updates(&self) -> Updates {
         match (&self.schedule, self.settings.update) {
             (ScheduleRequest::Given { update, .. }, UpdateChoice::Auto) => Updates::One(*update),
-            _ => Updates::of(self.settings, self.budget().is_some()),
+            _ => updates(self.settings, self.budget().is_some()),
+        }
+    }
+
+    /// Who may keep the optimizer's state, if ranks share the job: without any, nothing is gained by dividing it.
+    pub(super) fn state(&self) -> StateChoice {
+        match self.settings.optimizer_state {
+            StateChoice::Auto if self.settings.state_bytes(1) == Bytes::ZERO => StateChoice::Whole,
+            choice => choice,
         }
     }
 

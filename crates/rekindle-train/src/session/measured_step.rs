@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Order, Planned, RunError, ScheduleRequest,
     frontier::{Frontier, FrontierPoint, frontier},
-    recorded::{infeasible, named, planned, refused, smallest},
+    recorded::{named, planned, refused},
     terms::Terms,
 };
 use crate::settings::TrainSettings;
@@ -109,18 +109,22 @@ impl MeasuredStep {
         Ok(format!("{open},\n  \"profile\": {profile}\n}}"))
     }
 
-    /// Plans like [`Subject::plan`](super::Subject::plan) where the step was measured, but without counting the memory
+    /// Plans like [`Engine::plan`](super::Engine::plan) where the step was measured, but without counting the memory
     /// of measuring. For a chain without a profile there is no reserve.
     ///
     /// # Errors
     ///
     /// If there is no such plan.
     pub fn plan(&self, request: &Request) -> Result<Planned, RunError> {
-        self.try_plan(request)?.map_err(|smallest_of_planner| {
-            let budget = request.budget.unwrap_or(Bytes::MAX);
-            let any = |planner| smallest(|none| self.numbers(none, planner));
-            infeasible(request.planner, budget, smallest_of_planner, any).into()
-        })
+        let smallest = |planner| match self.numbers(Some(Bytes::ZERO), planner) {
+            Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
+            _ => None,
+        };
+        let asked = ScheduleRequest::Plan(*request);
+        match self.numbers(request.budget, request.planner) {
+            Ok(plan) => Ok(self.planned(plan, None)),
+            Err(error) => Err(refused(error, &asked, Bytes::ZERO, smallest)),
+        }
     }
 
     /// Like [`plan`](Self::plan); if no plan fits, returns the smallest budget for which this planner finds one.
@@ -132,7 +136,10 @@ impl MeasuredStep {
         match self.numbers(request.budget, request.planner) {
             Ok(plan) => Ok(Ok(self.planned(plan, None))),
             Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
-            Err(error) => Err(refused(error, &ScheduleRequest::Plan(*request), |_| None)),
+            Err(error) => {
+                let asked = ScheduleRequest::Plan(*request);
+                Err(refused(error, &asked, Bytes::ZERO, |_| None))
+            }
         }
     }
 
@@ -150,7 +157,7 @@ impl MeasuredStep {
         Ok(self.planned(step.plan(None, order)?, Some(planner)))
     }
 
-    /// The memory/time frontier of a planner, like [`Subject::frontier`](super::Subject::frontier); of a chain without a
+    /// The memory/time frontier of a planner, like [`Engine::frontier`](super::Engine::frontier); of a chain without a
     /// profile, all its plans.
     ///
     /// # Errors
@@ -177,7 +184,8 @@ impl MeasuredStep {
             }
         });
         let asked = ScheduleRequest::Plan(request);
-        let points = points.map_err(|error| refused(error.into(), &asked, |_| None))?;
+        let points =
+            points.map_err(|error| refused(error.into(), &asked, Bytes::ZERO, |_| None))?;
         Ok(Frontier::new(request.planner, &plain, points))
     }
 

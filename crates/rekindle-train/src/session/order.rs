@@ -62,4 +62,12 @@ impl ScheduleRequest {
             Self::Given { budget, .. } => *budget,
         }
     }
+
+    /// The planner of a schedule that was made before.
+    pub(super) fn planned_before(&self) -> Option<String> {
+        match self {
+            Self::Plan(_) => None,
+            Self::Given { planner, .. } => Some(planner.clone()),
+        }
+    }
 }

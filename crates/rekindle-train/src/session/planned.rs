@@ -3,10 +3,10 @@
 use rekindle_plan::{Action, Bytes, Chain, Parts, Seconds, StageId};
 
 use super::order::Order;
-use crate::{optimizer_state::StatePlan, timeline::Prediction, update::InBackwardBecause};
+use crate::{optimizer_state::StatePlan, timeline::Prediction};
 use rekindle::{
     meter::Count,
-    record::{Offload, StepExchange, Update},
+    record::{InBackwardBecause, Offload, StepExchange, Update},
 };
 
 /// A plan and its predictions before the first step.

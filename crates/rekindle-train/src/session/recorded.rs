@@ -12,19 +12,18 @@ use burn::{
 use rekindle_plan::Bytes;
 
 pub(super) use self::{
-    plans::{current, infeasible, make_plan, refused, smallest, smallest_budget},
+    plans::refused,
     shown::{named, planned},
 };
-use super::{Job, Observer, RunError, ScheduleRequest, prepare::Built, way::Way};
+use super::{Job, Observer, RunError, prepare::Built};
 use crate::{
-    engine::{RecordedStep, loss_of_part},
+    engine::{Engine, loss_of_part},
     optimizer::AnyOptimizer,
-    update::Updates,
 };
 use rekindle::{
     dtype::Dtype,
     meter::Meter,
-    record::{Comparison, Update, measured_link, record},
+    record::{Comparison, measured_link, record},
     statistics::Statistics,
 };
 
@@ -34,30 +33,17 @@ const WRITER_BYTES: u64 = 12 << 10;
 /// Memory per parameter when the model is written: handles in the copy, its name, and its line in a header.
 const HANDLE_BYTES: u64 = 2 << 10;
 
-/// The peak until now: on the CPU measuring, recording and planning count too, and take more than the step of a tiny
-/// model.
-pub(super) fn peak_until_now(meter: &dyn Meter) -> Bytes {
-    match meter.read().reserved_bytes {
-        None => meter.lifetime_peak().in_use_bytes,
-        Some(_) => Bytes::ZERO,
-    }
-}
-
 impl Built {
     /// Records the step on the run's first batch and measures its operations; planning follows later. The model keeps
-    /// its values. Where the budget was exceeded before measuring, it is measured without one, and that peak is given too.
-    pub(super) fn record(
+    /// its values.
+    pub(crate) fn record(
         &self,
         job: &Job<'_>,
         device: &Device,
         meter: &Arc<dyn Meter>,
         observer: &mut dyn Observer,
-    ) -> Result<(RecordedStep, Option<Bytes>), RunError> {
+    ) -> Result<Engine, RunError> {
         let settings = job.settings;
-        let wanted = match &job.schedule {
-            ScheduleRequest::Plan(request) => request.planner.into(),
-            ScheduleRequest::Given { order, .. } => order.into(),
-        };
         let first = self
             .evaluate_last(job, device)
             .and_then(|()| self.first_part(job, device));
@@ -78,17 +64,9 @@ impl Built {
             Some(reducer) => recorded.with_reducer(reducer),
             None => recorded,
         };
-        // A sharded state allows the same updates as a whole one.
-        let step = match job.updates() {
-            Updates::One(Update::After) => recorded.with_optimizer(&optimizer),
-            Updates::One(Update::InBackward) => recorded.with_update_in_backward(&optimizer),
-            Updates::ToFit | Updates::ToFitOrFaster => recorded.with_either_update(&optimizer),
-        };
-        // A smaller budget is refused. To find the leanest program would take long, and its list alone may take more.
-        let until_now = peak_until_now(&**meter);
-        let measured_within = job.budget().filter(|budget| *budget >= until_now);
-        let beyond = (measured_within != job.budget()).then_some(until_now);
-        let mut step = step
+        let mut step = recorded
+            .with_updates(&optimizer, job.updates())
+            .with_state(job.state())
             .with_link(link)
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
@@ -98,11 +76,19 @@ impl Built {
             .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
             .with_held_between(self.saving_bytes(job, meter))
             .with_planner(job.planner)
-            .measured(measured_within, job.free, wanted, &mut |done, of| {
-                observer.measuring(done, of)
-            })?;
+            .with_peak_until_now()
+            .measured(
+                job.budget(),
+                job.free,
+                (&job.schedule).into(),
+                &mut |done, of| observer.measuring(done, of),
+            )?;
         step.set_share(job.part().len() as f64 / settings.batch as f64);
-        Ok((step, beyond))
+        Ok(Engine::new(
+            step,
+            self.shape.param_count(),
+            self.stages.clone(),
+        ))
     }
 
     /// Peak memory of writing a snapshot or the weights: a parameter's state, copied to the host, and another
@@ -120,7 +106,7 @@ impl Built {
                 self.largest = self.largest.max(param.shape().num_elements());
             }
         }
-        let shards = Way::may_shard(job);
+        let shards = !job.ranks.is_alone() && job.state().may_shard(job.budget().is_some());
         if job.run_dir.is_none() && !shards {
             return Bytes::ZERO;
         }

@@ -11,7 +11,7 @@ use std::{ops::ControlFlow, sync::Arc, time::Instant};
 use growth::GrowthWatch;
 use rekindle_plan::{Bytes, Seconds};
 
-use super::{Job, MemoryNow, Observer, Planned, RunError, subject::Subject};
+use super::{Job, MemoryNow, Observer, Planned, RunError};
 use crate::{
     data::{Shuffled, in_order},
     device::DeviceId,
@@ -61,7 +61,6 @@ pub(super) struct Session<'a> {
     nonfinite_steps: usize,
     /// Steps whose gradients overflowed with the loss scaled.
     overflow_steps: usize,
-    subject: Subject,
     /// The budget of the last plan, if it is less than the requested one.
     within: Option<Bytes>,
     /// Number of new plans made because of too little memory.
@@ -167,7 +166,7 @@ impl<'a> Session<'a> {
                 Ok(report) => {
                     if tracked {
                         // Before another plan is made, for the steps to come.
-                        let changes = self.trainer.engine().changes();
+                        let changes = self.trainer.engine().step.changes();
                         let chain = &self.planned.chain;
                         let passes = TrackedPass::all(next, changes, &report.spans, chain);
                         observer.tracked(&passes);
@@ -177,7 +176,7 @@ impl<'a> Session<'a> {
                     {
                         return Err(self.ended(error, true, observer));
                     }
-                    if let Some(by) = self.trainer.engine().take_growth() {
+                    if let Some(by) = self.trainer.engine().step.take_growth() {
                         self.planned_by_step(by, observer);
                     }
                     return Ok(report);

@@ -15,7 +15,7 @@ impl Trainer {
         if self.bound.settled {
             return Ok(());
         }
-        let room = match self.engine.update() {
+        let room = match self.engine.step.update() {
             Update::InBackward => self.check_first_update(),
             Update::After => Ok(()),
         };

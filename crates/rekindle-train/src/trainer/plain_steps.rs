@@ -1,6 +1,7 @@
 //! Steps that recompute nothing, run for comparison.
 
 use rekindle::meter::PeakMemory;
+use rekindle_plan::Planner;
 
 use super::{Trainer, bound::Bound, parts::raise};
 use crate::{data::batch::Batch, step_times::StepTimes, train_error::TrainError};
@@ -16,7 +17,7 @@ impl Trainer {
         parts: impl Fn() -> P,
     ) -> Result<(PeakMemory, StepTimes), TrainError> {
         self.bound = Bound::default();
-        self.engine.recompute_nothing()?;
+        self.engine.step.plan_again(None, Planner::None)?;
         let mut peak = self.no_peak();
         let mut times = StepTimes::new();
         for step in 0..PLAIN_STEPS {

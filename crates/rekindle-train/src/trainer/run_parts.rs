@@ -50,13 +50,13 @@ impl Trainer {
     /// Runs one of some equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
     fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<PartOutput, TrainError> {
         let mut before = PhaseRecorder::start(&*self.meter);
-        self.engine.make_room(batch.bytes(self.settings.dtype));
+        self.engine.step.make_room(batch.bytes(self.settings.dtype));
         let scaler = &self.optimizer.scaler;
         let batch = step_batch(batch, self.settings.dtype, scaler, &self.device)?;
         before.end(Phase::ZeroGrad);
         let seed = StepSeed::new(self.settings.seed, run).of_rank(self.ranks.rank());
         let (engine, device) = (&self.engine, &self.device);
-        let mut part = match engine.update() {
+        let mut part = match engine.step.update() {
             Update::After => engine.run(&self.model, batch, seed, device)?,
             Update::InBackward => {
                 let update = (rate, &mut self.optimizer);

@@ -1,7 +1,7 @@
-//! Agreement between ranks before the first run of a shared step: that they run the same step, and the buckets in which
-//! its gradients are summed.
+//! Agreement between ranks before the first run of a shared step: that they run the same step, the buckets in which its
+//! gradients are summed, and the [way](super::ways) in which it is planned.
 //!
-//! Gradients are assigned to buckets in the order in which rank 0's first plan completes them. Plans, budgets and times
+//! Gradients are assigned to buckets in the order in which rank 0's plain step completes them. Plans, budgets and times
 //! may differ between ranks; a plan that completes gradients in another order holds more of them at a time, and begins
 //! buckets later. Ranks whose batches have equal shapes must have equal recordings. Recordings for other shapes may
 //! have other operations, but all must have the same parameters.
@@ -12,6 +12,8 @@ use std::{
 };
 
 use burn::tensor::{DType, Device, Shape};
+
+use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
@@ -66,6 +68,28 @@ impl StepRanks {
         ranks.cost = Some(exchange_cost::measured(&ranks, recording, device)?);
         Ok(ranks)
     }
+}
+
+/// The first rank that has no plan in a way, with the smallest budget for which it has one; `None` if there is none, or a rank
+/// failed for another reason, which is an error here.
+pub(super) fn first_short(
+    reducer: &dyn Reducer,
+    own: Result<Option<Bytes>, ()>,
+) -> Result<Option<(usize, Bytes)>, ReduceError> {
+    let said = match own {
+        Ok(None) => Vec::new(),
+        Ok(Some(smallest)) => smallest.0.to_le_bytes().to_vec(),
+        Err(()) => vec![0],
+    };
+    let all = reducer.all_gather(said).wait()?;
+    if all.iter().any(|said| said.len() == 1) {
+        return Ok(None);
+    }
+    let mut short = all.iter().enumerate().filter_map(|(rank, said)| {
+        let smallest = said.as_slice().try_into().ok()?;
+        Some((rank, Bytes(u64::from_le_bytes(smallest))))
+    });
+    Ok(short.next())
 }
 
 /// A hash that is equal if ranks train the same parameters with the same version of this crate, and compute the same

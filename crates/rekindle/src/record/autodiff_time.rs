@@ -17,7 +17,7 @@ use super::{
     given::{given, started},
     measure::Costs,
     places::Place,
-    planning::plain_order,
+    program::plain_order,
     program::{Prepared, Turn},
     recording::Recording,
     update::Update,

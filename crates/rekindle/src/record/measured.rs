@@ -1,4 +1,7 @@
 //! A measured recording: the first program that runs, and the step's other memory.
+//!
+//! 1. A first program is found from shapes alone: the plain order, or a plan that surely fits if that may not.
+//! 2. It runs a few times, and every operation is measured. The measured graph is [planned](super::planned).
 
 use std::{
     collections::HashSet,
@@ -19,11 +22,9 @@ use super::{
     measure::{Costs, Known},
     options::Planning,
     places::Place,
-    planned::MeasuredRecording,
-    planning::{fitting, plain_order},
-    program::Prepared,
+    program::{Prepared, plain_order},
     recording::Recording,
-    wanted::Wanted,
+    wanted::{Wanted, fitting},
 };
 
 /// Share of a budget within which the plain order must fit to be the program that is measured: a GPU's temporary bytes are
@@ -35,6 +36,19 @@ const SURELY: f64 = 0.8;
 const GIVEN_BYTES: u64 = 256;
 const MADE_BYTES: u64 = 96;
 const LENT_BYTES: u64 = 960;
+
+/// A recording that was measured.
+#[derive(Clone)]
+pub(super) struct MeasuredRecording<A> {
+    pub(super) shapes: Vec<(Shape, DType)>,
+    pub(super) recording: Recording,
+    pub(super) auxiliary: A,
+    pub(super) costs: Costs,
+    /// Peak of the bytes in use on the host while a step is compared, above those before.
+    pub(super) comparison_bytes: Bytes,
+    /// The time that measuring took.
+    pub(super) took: Duration,
+}
 
 impl<A> MeasuredRecording<A> {
     /// A recording for batches of these shapes, with estimated costs.

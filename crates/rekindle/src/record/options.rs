@@ -12,11 +12,13 @@ use super::{
     RecordError,
     buckets::staging,
     comparison::Compared,
+    optimizer_state::{OptimizerState, StateChoice},
     recording::Recording,
     room::Room,
-    update::Update,
-    update_costs::{EitherUpdate, UpdateCosts},
+    update::{Update, Updates},
+    update_costs::UpdateCosts,
     wanted::{PlanElsewhere, Wanted},
+    ways::{Chosen, Way},
 };
 use crate::{
     meter::{Count, Meter},
@@ -36,10 +38,20 @@ pub(super) fn without_reserve(budget: Bytes, reserve: f64) -> Bytes {
     Bytes((budget.0 as f64 * (1.0 - reserve)) as u64)
 }
 
+/// The smallest budget that leaves `bytes` after the reserve is subtracted.
+#[must_use]
+pub fn with_reserve(bytes: Bytes) -> Bytes {
+    Bytes((bytes.0 as f64 / (1.0 - RESERVE)).ceil() as u64 + 1)
+}
+
 /// What a user decides about a step and all its plans.
 #[derive(Clone)]
 pub(super) struct Options {
     pub(super) elsewhere: Option<PlanElsewhere>,
+    /// Which updates plans may have.
+    pub(super) updates: Updates,
+    /// Who may keep the optimizer's state, if ranks share the step.
+    pub(super) state: StateChoice,
     /// The link to host memory, if tensors may be offloaded.
     pub(super) link: Option<Link>,
     pub(super) count: Count,
@@ -52,12 +64,16 @@ pub(super) struct Options {
     pub(super) later: Bytes,
     /// Bytes that will be used temporarily between steps.
     pub(super) between: Bytes,
+    /// Whether the process's peak before planning counts, too.
+    pub(super) since_start: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             elsewhere: None,
+            updates: Updates::One(Update::After),
+            state: StateChoice::Whole,
             link: None,
             count: Count::default(),
             input_gradients: false,
@@ -65,6 +81,7 @@ impl Default for Options {
             dry_runs: false,
             later: Bytes::ZERO,
             between: Bytes::ZERO,
+            since_start: false,
         }
     }
 }
@@ -77,15 +94,19 @@ pub(super) struct Planning {
     pub(super) free: Option<Bytes>,
     pub(super) wanted: Wanted,
     pub(super) options: Options,
-    /// When parameters are updated, and the cost of each update.
-    pub(super) update: Update,
+    /// The way in which it is planned, and the cost of each update.
+    pub(super) chosen: Chosen,
     pub(super) updates: UpdateCosts,
-    /// The costs of both ways, if plans may change `update`.
-    pub(super) either: Option<EitherUpdate>,
+    /// Those of updates after the step and in the backward pass, where plans may have them.
+    pub(super) either: [UpdateCosts; 2],
     /// What an earlier plan expects to be in use besides the step, what is held later included.
     pub(super) expected: Option<Bytes>,
-    /// Whether ranks share the step.
-    pub(super) shared: bool,
+    /// If ranks share the step: which of them keeps the optimizer's state of which parameter, if they divide it.
+    pub(super) shards: Option<Shards>,
+    /// The process's peak before planning, as far as it counts.
+    pub(super) until_now: Bytes,
+    /// The same before the step was measured without its budget, which was exceeded by then.
+    pub(super) beyond: Option<Bytes>,
     /// Whether steps have run, so that the optimizer's state is in use.
     pub(super) updated: bool,
     /// Whether the batch is not allocated either.
@@ -123,44 +144,49 @@ impl Planning {
         Some(Room::new(self.meter.clone(), for_pools))
     }
 
-    /// These options with another time of updates.
-    pub(super) fn with_update(&self, update: Update) -> Result<Self, RecordError> {
-        let updates = match &self.either {
-            Some(either) => either.of(update),
-            None if self.update == update => &self.updates,
-            None => {
-                return Err(RecordError::OtherUpdate {
-                    update: self.update,
-                });
-            }
-        };
-        Ok(Self {
-            update,
-            updates: updates.clone(),
+    /// These options in one way.
+    pub(super) fn in_way(&self, way: Way) -> Self {
+        let mut updates = self.either[way.update as usize].clone();
+        if let Some(shards) = &self.shards {
+            updates.shards = (way.state == OptimizerState::Sharded).then(|| shards.clone());
+        }
+        Self {
+            chosen: Chosen {
+                way,
+                ..Chosen::default()
+            },
+            updates,
             ..self.clone()
-        })
+        }
     }
 
-    /// Sets whether each rank updates only its own parameters (`Some`), or all of them (`None`).
-    pub(super) fn set_shards(&mut self, shards: Option<&Shards>) {
-        let either = self.either.iter_mut();
-        let all = either.flat_map(|either| [&mut either.after, &mut either.in_backward]);
-        for updates in all.chain([&mut self.updates]) {
-            updates.shards = shards.cloned();
+    /// The process's peak until now, if it counts: on the CPU, measuring, recording and planning may take more than the
+    /// step of a tiny model.
+    pub(super) fn peak_until_now(&self) -> Bytes {
+        match self.options.since_start && self.on_host {
+            true => self
+                .beyond
+                .unwrap_or_else(|| self.meter.lifetime_peak().in_use_bytes),
+            false => Bytes::ZERO,
         }
     }
 
     /// The cost of all updates of a step together, with the state that none has yet.
     pub(super) fn optimizer(&self, recording: &Recording) -> OptimizerCost {
-        self.updates.together(self.update, recording)
+        self.updates.together(self.chosen.way.update, recording)
+    }
+
+    /// What burn's autodiff takes in a plain step.
+    pub(super) fn autodiff_time(&self, recording: &Recording) -> Seconds {
+        Seconds(self.autodiff_time.0 * recording.operations.len() as f64)
     }
 
     /// Bytes that an exchange between ranks holds while the step runs, and not during the optimizer's update.
     pub(super) fn staging(&self, recording: &Recording) -> Bytes {
-        match self.shared && self.on_host {
+        match self.shards.is_some() && self.on_host {
             true => staging(
                 recording,
-                self.update,
+                self.chosen.way.update,
                 self.updates.most_temporary(recording),
             ),
             false => Bytes::ZERO,

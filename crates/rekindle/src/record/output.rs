@@ -13,8 +13,8 @@ use super::{
     RecordError,
     exchange::{ExchangeReading, Shared},
     finite,
+    measured::MeasuredRecording,
     places::put_statistics,
-    planned::MeasuredRecording,
     rank::of_rank,
     recording::{Parameter, Recording},
 };

@@ -1,23 +1,37 @@
-//! A measured recording, and a plan for it that is ready to run.
+//! A plan for a measured recording, ready to run: made for a budget minus the process's other memory.
 
-use std::{borrow::Cow, cell::Cell, rc::Rc, time::Duration};
+use std::{
+    borrow::Cow,
+    cell::Cell,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
-use burn::tensor::{DType, DispatchTensor, Shape};
+use burn::tensor::DispatchTensor;
 use rekindle_plan::{
-    Bytes, StageId,
-    graph::{Graph, Span, SpanPass, Timetable},
+    Bytes, Seconds, StageId,
+    graph::{Graph, GraphPlan, GraphPlanError, Program, Span, SpanPass, Timetable, simulate},
 };
 
 use super::{
     RecordError,
     choosing::{self, Runs},
-    measure::Costs,
-    options::Planning,
-    program::Prepared,
+    measured::MeasuredRecording,
+    optimizer_state::StatePlan,
+    options::{Planning, with_reserve, without_reserve},
+    program::{Prepared, plain_order},
+    ranks::{StepRanks, timetable},
     recording::Recording,
-    step_plan::StepPlan,
+    step_plan::{StepExchange, StepPlan},
+    update::Update,
+    update_costs::UpdateCosts,
+    wanted::chosen,
 };
-use crate::meter::{Meter, Phase};
+use crate::{
+    checkpoint::free_dead_nodes,
+    meter::{Meter, Phase},
+    reduce::Shards,
+};
 
 /// The phase of a pass, given the phase before it.
 pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {
@@ -30,18 +44,8 @@ pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {
     }
 }
 
-/// A recording that was measured.
-#[derive(Clone)]
-pub(super) struct MeasuredRecording<A> {
-    pub(super) shapes: Vec<(Shape, DType)>,
-    pub(super) recording: Recording,
-    pub(super) auxiliary: A,
-    pub(super) costs: Costs,
-    /// Peak of the bytes in use on the host while a step is compared, above those before.
-    pub(super) comparison_bytes: Bytes,
-    /// The time that measuring took.
-    pub(super) took: Duration,
-}
+/// Maximum number of planning rounds. Planning repeats because the plan itself takes memory.
+const ROUNDS: usize = 4;
 
 /// Bytes that a stored plan takes on the host, for each operation, and for each distinct one: the recording, its costs,
 /// and the program.
@@ -149,6 +153,54 @@ impl<A> PlannedRecording<A> {
         waits
     }
 
+    /// The plan in numbers, with what ranks that share the step send each other.
+    pub(super) fn in_numbers(&self, planning: &Planning, ranks: Option<&StepRanks>) -> StepPlan {
+        let recording = &self.measured.recording;
+        let exchange = |shards: Option<&Shards>| {
+            let sent = recording.trained().filter(|_| shards.is_some());
+            let sent: Vec<Bytes> = sent.map(|(_, bytes)| bytes).collect();
+            let both = ranks.zip(self.timetables.as_ref());
+            let both =
+                both.map(|(ranks, both)| both.each_ref().map(|one| ranks.predicted(one, &sent)));
+            both.unwrap_or_default()
+        };
+        let state = |shards: Option<&Shards>| {
+            let shards = shards.cloned();
+            let updates = UpdateCosts {
+                shards,
+                ..planning.updates.clone()
+            };
+            updates
+                .together(planning.chosen.way.update, recording)
+                .state_bytes
+        };
+        let added = |exchange: Option<StepExchange>| {
+            exchange.map(|one| one.taken.added()).unwrap_or_default()
+        };
+        let [own, plain] = exchange(planning.updates.shards.as_ref());
+        let numbers = self.numbers;
+        StepPlan {
+            budget: planning.budget,
+            predicted_peak: numbers.predicted_peak.max(planning.until_now),
+            predicted_time: numbers.predicted_time + added(own),
+            exchange: own,
+            plain_peak: numbers.plain_peak.max(planning.until_now),
+            plain_time: numbers.plain_time + added(plain) + planning.autodiff_time(recording),
+            comparison_time: Seconds(planning.comparison.time.as_secs_f64()),
+            in_backward_because: planning.chosen.in_backward_because,
+            state: planning.shards.as_ref().map(|shards| StatePlan {
+                chosen: planning.chosen.way.state,
+                because: planning.chosen.sharded_because,
+                whole_bytes: state(None),
+                sharded_bytes: state(Some(shards)),
+                sharded_s: exchange(Some(shards))[0]
+                    .map(|one| one.taken.parameters_s)
+                    .unwrap_or_default(),
+            }),
+            ..numbers
+        }
+    }
+
     /// The measured graph used for planning.
     pub(super) fn graph(&self) -> Graph {
         let MeasuredRecording {
@@ -175,5 +227,155 @@ impl<A> PlannedRecording<A> {
         let growth = in_use - (self.base + self.optimizer_state);
         let peak = self.numbers.predicted_peak + growth - (self.base - in_use);
         (growth, peak)
+    }
+}
+
+/// A plan for a measured recording, given the bytes in use now.
+///
+/// # Errors
+///
+/// If no plan fits, with the smallest budget: that of the plan with the smallest peak, ready to run.
+pub(super) fn planned<A>(
+    planning: &Planning,
+    measured: Rc<MeasuredRecording<A>>,
+) -> Result<PlannedRecording<A>, RecordError> {
+    // All bytes below are without the reserve.
+    let budget = planning
+        .budget
+        .map(|budget| without_reserve(budget, planning.wanted.reserve()));
+    // Do not count what burn's graph keeps until the next backward pass, and buffers that a queue frees late.
+    free_dead_nodes(&planning.device);
+    planning.meter.trim();
+    // On the CPU, a plan occupies a part of the memory for which it plans.
+    let mut of_plan = Bytes::ZERO;
+    let mut round = 0;
+    let began = Instant::now();
+    loop {
+        round += 1;
+        let before = planning.in_use();
+        let mut graph = measured.costs.graph(&measured.recording, Bytes::ZERO);
+        let beside = planning.beside_buffers(&graph);
+        let batch = match planning.without_batch {
+            true => measured.batch_bytes(),
+            false => Bytes::ZERO,
+        };
+        // A part of what comes later may be in use now.
+        let expected = planning.expected.unwrap_or(Bytes::MAX).max(before);
+        let base = (before + planning.options.later).min(expected) + batch;
+        let staging = planning.staging(&measured.recording);
+        let optimizer = planning.optimizer(&measured.recording);
+        // State that the first update creates from gradients keeps their storage until the second update.
+        let state = match (planning.updated, planning.updates.keeps_storage) {
+            (true, _) => Bytes::ZERO,
+            (false, false) => optimizer.state_bytes,
+            (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
+        };
+        graph.fixed_bytes = base + staging + measured.own_bytes() + state + beside;
+        let gradients = match planning.chosen.way.update {
+            Update::After => measured.gradient_bytes(&graph),
+            Update::InBackward => Bytes::ZERO,
+        };
+        let after = (gradients + optimizer.temp_bytes).max(planning.options.between);
+        let between = base + beside + state;
+        let updating = between + after;
+        // A step that is compared with its recording is so before it runs.
+        let apart = between + after.max(measured.comparison_bytes);
+        // In the last round, or if nothing can fit, the plan with the smallest peak.
+        let within = budget.map(|budget| match round < ROUNDS && apart + of_plan <= budget {
+            true => budget - of_plan,
+            false => Bytes::ZERO,
+        });
+        let how = (planning.options.elsewhere, planning.options.link);
+        let (plan, fits) = chosen(&graph, apart, &planning.wanted, within, how)?;
+        let plain = simulate(&graph, &plain_order(&graph)?);
+        let floor = (!fits).then(|| floor(&measured.recording, &plan, apart));
+        let operations = measured.recording.operations.len();
+        let beside_run = [apart, updating];
+        let numbers = StepPlan::new(
+            &plan,
+            &plain,
+            planning.budget,
+            beside_run,
+            operations,
+            planning.options.link,
+        );
+        drop(plain);
+        let GraphPlan {
+            program,
+            schedule,
+            offloaded,
+            ..
+        } = plan;
+        // Its actions are dropped here: what the plan takes is read below.
+        let segments = schedule.and_then(|schedule| schedule.segments());
+        let (spans, timetables) = {
+            let linked = graph.linked(&offloaded, planning.options.link.as_ref());
+            let linked = linked.map_err(GraphPlanError::from)?;
+            let spans = super::staged::stages(&graph).spans(&linked, &program);
+            let of =
+                |graph: &Graph, program: &Program| timetable(&measured.recording, graph, program);
+            let timetables = match planning.shards.is_some() {
+                true => Some([of(&linked, &program), of(&graph, &plain_order(&graph)?)]),
+                false => None,
+            };
+            (spans, timetables)
+        };
+        let mut planned = PlannedRecording {
+            timetables,
+            numbers,
+            prepared: Prepared::new(&measured.recording, program, offloaded),
+            fixed_bytes: graph.fixed_bytes,
+            update_bytes: apart,
+            base,
+            optimizer_state: state,
+            segments,
+            spans,
+            beside,
+            measured: measured.clone(),
+            took: Duration::ZERO,
+            credit: None,
+            chosen: [const { Cell::new(false) }; 2],
+        };
+        // The remaining difference is the plan's memory.
+        drop(graph);
+        let takes = planning.in_use() - before;
+        planned.base += takes;
+        planned.fixed_bytes += takes;
+        planned.update_bytes += takes;
+        planned.numbers.add_held(takes);
+        let peak = planned.numbers.predicted_peak;
+        if budget.is_none_or(|budget| peak <= budget) {
+            planned.took = began.elapsed();
+            return Ok(planned);
+        }
+        if !fits {
+            // Another measurement needs room, too, and another process, with a folder for example, may hold more.
+            let measuring = measured.costs.measuring_bytes - (base + staging + state);
+            let smallest = peak.max(peak - takes + measuring);
+            return Err(RecordError::Infeasible {
+                budget: planning.budget.unwrap_or(Bytes::MAX),
+                smallest: with_reserve(smallest + Bytes(smallest.0 / 64)),
+                floor,
+            });
+        }
+        // Plan again, with the plan's own memory counted.
+        of_plan = takes + Bytes(takes.0 / 16);
+    }
+}
+
+/// Where a plan has its peak; `apart` bytes are in use before or after the step.
+fn floor(recording: &Recording, plan: &GraphPlan, apart: Bytes) -> String {
+    let run = &plan.simulated;
+    let operation = plan.program.operations().get(run.peak_step);
+    match operation.map(|one| one.index()) {
+        Some(number) if run.peak > apart && number < recording.operations.len() => {
+            let made = recording.operations.get(number).outputs().next();
+            let made = made.map(|output| recording.describe(output));
+            let made = made.unwrap_or_default();
+            format!("while it makes {}", made.trim_end_matches(','))
+        }
+        Some(_) if run.peak > apart => "while it updates a parameter or moves a tensor".to_owned(),
+        _ => "before or after its operations: compared with its recording, or updating parameters"
+            .to_owned(),
     }
 }

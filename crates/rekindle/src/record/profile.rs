@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     RecordError, StagedPlan, StepPlan,
-    options::{RESERVE, without_reserve},
+    options::{RESERVE, with_reserve, without_reserve},
     planned::PlannedRecording,
-    planning::{chosen, fitting, plain_order, with_reserve},
+    program::plain_order,
     staged::stages,
-    wanted::Wanted,
+    wanted::{Wanted, chosen, fitting},
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
@@ -47,7 +47,7 @@ impl StepProfile {
         }
     }
 
-    /// Plans like [`Step::plan_again`](super::Step::plan_again). The plan's stages have no names here, and its peak
+    /// Plans like [`Step::set_budget`](super::Step::set_budget), for any kind of plan. The plan's stages have no names here, and its peak
     /// includes the memory of the plan made where the step was measured.
     ///
     /// # Errors

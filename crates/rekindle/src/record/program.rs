@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
-use rekindle_plan::graph::{Program, TensorId};
+use rekindle_plan::graph::{Graph, Program, TensorId};
 
 use super::{
     RecordError,
@@ -19,6 +19,11 @@ use super::{
     operations::RecordedOperation,
     recording::{Parameter, Recording},
 };
+
+/// The order in which the operations were recorded.
+pub(super) fn plain_order(graph: &Graph) -> Result<Program, RecordError> {
+    Program::recorded(graph).map_err(|error| RecordError::Capture(error.to_string()))
+}
 
 /// A program of a recording.
 pub(super) struct Prepared {

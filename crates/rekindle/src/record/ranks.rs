@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use rekindle_plan::{
     Bytes,
-    graph::{ExchangeCost, Timetable},
+    graph::{ExchangeCost, Graph, OperationId, Program, Timetable},
 };
 
 use super::{
     RecordError,
-    buckets::{Bucket, on_network},
+    buckets::{Bucket, VALUE, gradients, on_network},
+    recording::Recording,
     step_plan::StepExchange,
 };
 use crate::reduce::Reducer;
@@ -70,4 +71,20 @@ pub(super) fn failures(
         message: String::from_utf8_lossy(all[rank].1).into_owned(),
     });
     (most.unwrap_or(updated), own.or(other))
+}
+
+/// When a program completes the gradients of a recording's parameters, by the parameters' indices, and computes means
+/// over ranks.
+pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program) -> Timetable {
+    let (gradients, places) = gradients(recording);
+    let means = recording.synchronised().map(|(place, values)| {
+        // Each mean also carries the number of failed ranks.
+        let bytes = Bytes(((values + 1) * VALUE) as u64);
+        (OperationId(place as u32), bytes)
+    });
+    let mut timetable = Timetable::new(graph, program, &gradients, &means.collect());
+    for one in &mut timetable.handed {
+        one.gradient = places[one.gradient];
+    }
+    timetable
 }

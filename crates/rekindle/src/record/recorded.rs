@@ -10,23 +10,25 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, Planner, Seconds};
 
 use super::{
-    Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Wanted, autodiff_time,
-    bridge,
+    Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
+    autodiff_time, bridge,
     comparison::Compared,
     given,
     measure::Known,
+    measured::MeasuredRecording,
     optimizer::{self, Trial},
+    optimizer_state::{OptimizerState, StateChoice},
     options::{Options, Planning},
     places::Place,
-    planned::MeasuredRecording,
-    planning::planned,
+    planned::planned,
     recording::Recording,
-    update_costs::{EitherUpdate, UpdateCosts},
+    update_costs::UpdateCosts,
+    ways::{Chosen, Way},
 };
 use crate::{
     checkpoint::free_dead_nodes,
     meter::{Count, HostMeter, Meter, PoolMeter},
-    reduce::Reducer,
+    reduce::{Reducer, Shards},
     size::{Budget, Size},
     step_result::StepResult,
     tensor_tree::{TensorTree, device_of},
@@ -61,7 +63,6 @@ where
         recorded: Recording::new(taken, Update::After),
         options: Options::default(),
         optimizer: None,
-        either: false,
         meter: None,
         comparison: Comparison::default(),
         reducer: None,
@@ -77,7 +78,6 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
     pub(super) recorded: (Recording, R::Auxiliary),
     options: Options,
     optimizer: Option<MeasureOptimizer<M>>,
-    either: bool,
     meter: Option<Arc<dyn Meter>>,
     comparison: Comparison,
     reducer: Option<Arc<dyn Reducer>>,
@@ -96,13 +96,8 @@ where
     /// Counts this optimizer's update and its state, which the first update creates. A state that the optimizer already
     /// has is in use and not counted again. Without this, a budget bounds only the step.
     #[must_use]
-    pub fn with_optimizer<O: Optimizer>(mut self, optimizer: &O) -> Self {
-        let with_state = optimizer::with_state(self.model, optimizer);
-        let optimizer = optimizer.for_trial();
-        self.optimizer = Some(Box::new(move |model, update, meter, trial| {
-            optimizer::measured(model, (&optimizer, &with_state), (update, trial), meter)
-        }));
-        self
+    pub fn with_optimizer<O: Optimizer>(self, optimizer: &O) -> Self {
+        self.with_updates(optimizer, Updates::One(Update::After))
     }
 
     /// Like [`with_optimizer`](Self::with_optimizer), but for [`Step::run_updating`]: each parameter is updated in the
@@ -135,19 +130,39 @@ where
     /// This excludes everything that needs all gradients at once: accumulation over parts of a batch, clipping by the
     /// global norm, or abandoning a step after the backward pass. See [`Step::run_updating`] for steps that fail.
     #[must_use]
-    pub fn with_update_in_backward<O: Optimizer>(mut self, optimizer: &O) -> Self {
-        self.recorded.0.set_update(Update::InBackward);
-        self.with_optimizer(optimizer)
+    pub fn with_update_in_backward<O: Optimizer>(self, optimizer: &O) -> Self {
+        self.with_updates(optimizer, Updates::One(Update::InBackward))
     }
 
-    /// Like [`with_update_in_backward`](Self::with_update_in_backward), but the step may also be planned with an update
-    /// after it: [`Step::plan_updating`] selects one, and [`Step::update`] returns it. The optimizer is measured for
-    /// both, with only a part of each large parameter, so that measuring stays within a budget that the gradients alone
-    /// would exceed.
+    /// Like [`with_optimizer`](Self::with_optimizer), with any of these updates in a plan; [`Step::update`] returns its own. If
+    /// plans may have either, the optimizer is measured for both, with only a part of each large parameter for updates after
+    /// the step, so that measuring stays within a budget that the gradients alone would exceed.
     #[must_use]
-    pub fn with_either_update<O: Optimizer>(mut self, optimizer: &O) -> Self {
-        self.either = true;
-        self.with_update_in_backward(optimizer)
+    pub fn with_updates<O: Optimizer>(mut self, optimizer: &O, updates: Updates) -> Self {
+        self.options.updates = updates;
+        let with_state = optimizer::with_state(self.model, optimizer);
+        let optimizer = optimizer.for_trial();
+        self.optimizer = Some(Box::new(move |model, update, meter, trial| {
+            optimizer::measured(model, (&optimizer, &with_state), (update, trial), meter)
+        }));
+        self
+    }
+
+    /// Who may keep the optimizer's state, if ranks share the step; the optimizer is given without
+    /// [shards](Optimizer::shards), and run with those of the [plan](Step::shards).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_state(mut self, choice: StateChoice) -> Self {
+        self.options.state = choice;
+        self
+    }
+
+    /// Counts the process's peak until it is planned, too, on the CPU backend: a smaller budget is refused.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_peak_until_now(mut self) -> Self {
+        self.options.since_start = true;
+        self
     }
 
     /// Reads memory with this meter. The default is the process's allocator on the CPU backend, and the pools on GPUs.
@@ -191,6 +206,7 @@ where
     }
 
     /// Makes plans in another process, if `elsewhere` can.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_planner(mut self, elsewhere: Option<PlanElsewhere>) -> Self {
         self.options.elsewhere = elsewhere;
@@ -254,7 +270,7 @@ where
         self.options.input_gradients = true;
         let places = Place::of(self.model);
         let taken = bridge::take(self.model, &places, self.batch, true, &self.step)?;
-        self.recorded = Recording::new(taken, self.recorded.0.update);
+        self.recorded = Recording::new(taken, Update::After);
         Ok(self)
     }
 
@@ -292,15 +308,14 @@ where
     /// If no plan fits (the error contains the smallest budget for which one exists), memory cannot be measured, or
     /// recordings cannot run on the model's backend.
     pub fn within(self, budget: impl Budget) -> Result<Step<M, I, R, F>, RecordError> {
-        let share = match budget.size()? {
-            Size::Bytes(bytes) => return self.planned(Some(bytes), Planner::Auto.into()),
-            share @ Size::Percent(_) => share,
+        let budget = budget.size()?;
+        let (bytes, free, planner) = match budget {
+            Size::Bytes(bytes) => (Some(bytes), None, Planner::Auto),
+            // With no free memory, the order with the smallest peak is measured.
+            Size::Percent(_) => (None, Some(Bytes::ZERO), Planner::None),
         };
-        // With no free memory, the order with the smallest peak is measured.
-        let free = Some(Bytes::ZERO);
-        let mut step = self.measured(None, free, Planner::None.into(), &mut |_, _| {})?;
-        step.plan_share(share, Planner::Auto, false)?;
-        Ok(step)
+        let step = self.measured(bytes, free, planner.into(), &mut |_, _| {})?;
+        step.planned_first(Some(budget), Planner::Auto)
     }
 
     /// The plain step, without recomputing, run by the same interpreter.
@@ -327,7 +342,7 @@ where
     ///
     /// See [`within`](Self::within), except errors about budgets.
     pub fn plain(self) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned(None, Planner::None.into())
+        self.measured(None, None, Planner::None.into(), &mut |_, _| {})
     }
 
     /// Divides the stages into `segments` equal segments, like PyTorch's `checkpoint_sequential`: the last one is not
@@ -340,57 +355,38 @@ where
     ///
     /// See [`within`](Self::within), except errors about budgets.
     pub fn segments(self, segments: usize) -> Result<Step<M, I, R, F>, RecordError> {
-        self.planned(None, Planner::Segments(Some(segments)).into())
-    }
-
-    fn planned(
-        self,
-        budget: Option<Bytes>,
-        wanted: Wanted,
-    ) -> Result<Step<M, I, R, F>, RecordError> {
-        let measured = (budget, None, wanted.clone());
-        self.planned_with(measured, (budget, wanted), &mut |_, _| {})
+        let planner = Planner::Segments(Some(segments));
+        let step = self.measured(None, None, planner.into(), &mut |_, _| {})?;
+        step.planned_first(None, planner)
     }
 
     /// Measures the step for a plan of this kind, within the budget or the free memory if possible, and leaves the step
-    /// plain: [plan](Step::plan_again) it afterwards. `progress` receives the numbers of measured operations and of all
+    /// plain: [plan](Step::plan_anew) it afterwards. `progress` receives the numbers of measured operations and of all
     /// operations.
     ///
     /// # Errors
     ///
     /// See [`plain`](Self::plain); [`RecordError::Choosing`] if kernels cannot be chosen within the budget.
+    #[doc(hidden)]
     pub fn measured(
-        self,
+        mut self,
         budget: Option<Bytes>,
         free: Option<Bytes>,
         wanted: Wanted,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let plain = (None, Planner::None.into());
-        self.planned_with((budget, free, wanted), plain, progress)
-    }
-
-    /// Measures within a budget or the free memory, and then plans, possibly for another budget.
-    fn planned_with(
-        mut self,
-        measured: (Option<Bytes>, Option<Bytes>, Wanted),
-        planned: (Option<Bytes>, Wanted),
-        progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<Step<M, I, R, F>, RecordError> {
         let reducer = self.reducer.take();
-        let shared = reducer.is_some();
-        let step = self.planned_alone(measured, planned, shared, progress);
+        let step = self.measured_alone((budget, free, wanted), reducer.clone(), progress);
         match reducer {
             Some(reducer) => Step::shared(step, reducer),
             None => step,
         }
     }
 
-    fn planned_alone(
-        self,
-        (measured_within, free, measured_for): (Option<Bytes>, Option<Bytes>, Wanted),
-        (budget, wanted): (Option<Bytes>, Wanted),
-        shared: bool,
+    fn measured_alone(
+        mut self,
+        (budget, free, wanted): (Option<Bytes>, Option<Bytes>, Wanted),
+        reducer: Option<Arc<dyn Reducer>>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
         self.recorded.0.check_trains()?;
@@ -399,19 +395,22 @@ where
             Some(meter) => meter.clone(),
             None => own_meter(&device)?,
         };
-        let update = self.recorded.0.update;
-        let measure = self.optimizer;
-        let costs = |update, trial| {
-            let measure = measure.as_ref();
-            measure.map_or_else(UpdateCosts::default, |measure| {
-                measure(self.model, update, &*meter, trial)
-            })
+        let allowed = self.options.updates.each();
+        let trial = match allowed.len() {
+            1 => Trial::Whole,
+            _ => Trial::Parts,
         };
-        let updates = costs(update, Trial::Whole);
-        let either = self.either.then(|| EitherUpdate {
-            after: costs(Update::After, Trial::Parts),
-            in_backward: updates.clone(),
+        let measure = self.optimizer;
+        let either = [Update::After, Update::InBackward].map(|update| match &measure {
+            Some(measure) if allowed.contains(&update) => {
+                measure(self.model, update, &*meter, trial)
+            }
+            _ => UpdateCosts::default(),
         });
+        // The last one's program has every operation.
+        let update = allowed.last().copied().unwrap_or_default();
+        let updates = either[update as usize].clone();
+        self.recorded.0.set_update(update);
         let on_host = meter.read().reserved_bytes.is_none();
         let how = self.comparison;
         let (comparison, comparison_bytes) = if how == Comparison::Never {
@@ -434,16 +433,29 @@ where
             let bytes = peak.unwrap_or_default() - before.unwrap_or_default();
             (Compared { how, time }, bytes)
         };
-        let planning = Planning {
+        let model = self.model;
+        let divided = updates.shards.clone();
+        let mut state = OptimizerState::Whole;
+        if divided.is_some() {
+            // It stays so.
+            self.options.state = StateChoice::Sharded;
+            state = OptimizerState::Sharded;
+        }
+        let mut planning = Planning {
             budget: None,
             free,
-            wanted: wanted.clone(),
+            wanted: Planner::None.into(),
             options: self.options,
             expected: None,
-            shared,
+            shards: reducer.map(|reducer| divided.unwrap_or_else(|| Shards::of(model, reducer))),
+            until_now: Bytes::ZERO,
+            beyond: None,
             updated: false,
             without_batch: false,
-            update,
+            chosen: Chosen {
+                way: Way { update, state },
+                ..Chosen::default()
+            },
             updates,
             either,
             on_host,
@@ -456,12 +468,14 @@ where
             device,
             room: None,
         };
-        let measuring = planning.with_budget(measured_within, measured_for);
-        let given = given::given(&self.recorded.0, self.model, self.batch);
+        // A smaller budget is refused. To find the leanest program would take long, and its list alone may take more.
+        let open = budget.filter(|budget| *budget >= planning.peak_until_now());
+        planning.beyond = (open != budget).then(|| planning.peak_until_now());
+        let measuring = planning.with_budget(open, wanted);
+        let given = given::given(&self.recorded.0, model, self.batch);
         let shapes = given::shapes(self.batch);
         let measured = MeasuredRecording::new(self.recorded, shapes, comparison_bytes, &measuring);
         let measured = measured.measured(&measuring, given, &Known::default(), progress)?;
-        let planning = planning.with_budget(budget, wanted);
         let first = planned(&planning, Rc::new(measured))?;
         Ok(Step::new(self.step, planning, first))
     }

@@ -10,7 +10,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 use burn::module::Module;
 use burn_ir::OperationIr;
 use rekindle_plan::{
-    Bytes, OptimizerCost, Seconds,
+    Bytes, OptimizerCost, Planner,
     graph::{Graph, Program},
 };
 
@@ -27,18 +27,18 @@ use super::{
     output::{Done, Output},
     planned::PlannedRecording,
     profile::StepProfile,
-    ranks::StepRanks,
+    ranks::{StepRanks, failures},
     recording::{Parameter, Recording},
     room::Room,
     staged::StagedPlan,
-    step_plan::{StepExchange, StepPlan},
+    step_plan::StepPlan,
     update::Update,
-    update_costs::UpdateCosts,
 };
 use crate::{
     checkpoint::free_dead_nodes,
     quiet,
     reduce::{Reducer, Shards},
+    size::Size,
     step_result::StepResult,
     tensor_tree::TensorTree,
 };
@@ -89,6 +89,23 @@ where
             ranks: Some(ranks),
             ..step?
         })
+    }
+
+    /// The step with its first plan, or the error of any of its ranks, which all make theirs.
+    pub(super) fn planned_first(
+        mut self,
+        budget: Option<Size>,
+        planner: Planner,
+    ) -> Result<Self, RecordError> {
+        let planned = match budget {
+            Some(budget) => self.plan_share(budget, planner, false),
+            None => self.plan_in(&self.planning.ways(false), None, planner.into(), false),
+        };
+        let failed = match &self.ranks {
+            Some(ranks) => failures(&*ranks.reducer, 0, planned.err()).1,
+            None => planned.err(),
+        };
+        failed.map_or(Ok(self), Err)
     }
 
     /// Sets this rank's share of the samples, from the next step on. The default is 1 divided by the number of ranks. A
@@ -251,9 +268,9 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Current<R::Auxiliary>, RecordError> {
-        if self.planning.update != update {
+        if self.update() != update {
             return Err(RecordError::OtherUpdate {
-                update: self.planning.update,
+                update: self.update(),
             });
         }
         // Dead nodes of the last update would only be freed by a backward pass, and a recorded step runs none.
@@ -276,42 +293,20 @@ where
 
     /// The plan of the last step, or of the first if none ran.
     pub fn plan(&self) -> StepPlan {
-        let state = self.state.borrow();
-        let planned = &state.plans[0];
-        let shards = self.planning.updates.shards.as_ref();
-        let parameters = sent(&planned.measured.recording, shards);
-        let exchanges = self.ranks.as_ref().zip(planned.timetables.as_ref());
-        let exchanges = exchanges
-            .map(|(ranks, both)| both.each_ref().map(|one| ranks.predicted(one, &parameters)));
-        let [exchange, plain_exchange] = exchanges.unwrap_or_default();
-        let added = |exchange: Option<StepExchange>| {
-            exchange.map(|one| one.taken.added()).unwrap_or_default()
-        };
-        let numbers = planned.numbers;
-        StepPlan {
-            budget: self.planning.budget,
-            predicted_time: numbers.predicted_time + added(exchange),
-            exchange,
-            plain_time: numbers.plain_time + added(plain_exchange) + self.autodiff_time(),
-            comparison_time: Seconds(self.planning.comparison.time.as_secs_f64()),
-            ..numbers
-        }
-    }
-
-    /// What burn's autodiff takes in a plain step.
-    fn autodiff_time(&self) -> Seconds {
-        let operations = self.state.borrow().plans[0]
-            .measured
-            .recording
-            .operations
-            .len();
-        Seconds(self.planning.autodiff_time.0 * operations as f64)
+        let planned = &self.state.borrow().plans[0];
+        planned.in_numbers(&self.planning, self.ranks.as_ref())
     }
 
     /// When the step updates its parameters: use [`run`](Self::run) for updates after the step, and
     /// [`run_updating`](Self::run_updating) for updates in the backward pass.
     pub fn update(&self) -> Update {
-        self.planning.update
+        self.planning.chosen.way.update
+    }
+
+    /// The assignment of parameters to ranks, if they divide the optimizer's state in this plan.
+    #[doc(hidden)]
+    pub fn shards(&self) -> Option<Shards> {
+        self.planning.updates.shards.clone()
     }
 
     /// Sets whether the next steps read memory after every [`Span`](rekindle_plan::graph::Span) of their program, for
@@ -321,6 +316,7 @@ where
     }
 
     /// Sets whether values are checked: see [`with_finite_check`](super::Recorded::with_finite_check).
+    #[doc(hidden)]
     pub fn set_finite_check(&mut self, on: bool) {
         self.planning.options.check = on;
     }
@@ -332,40 +328,29 @@ where
 
     /// The tensors that each span of the last step's program, or of the first if none ran, makes and frees, and those
     /// that go with the update after it.
+    #[doc(hidden)]
     pub fn changes(&self) -> Vec<SpanChange> {
         self.state.borrow().plans[0].changes()
     }
 
     /// The measured step, for planning elsewhere.
+    #[doc(hidden)]
     pub fn profile(&self) -> StepProfile {
-        StepProfile::new(&self.state.borrow().plans[0], self.autodiff_time())
+        let planned = &self.state.borrow().plans[0];
+        let autodiff = self.planning.autodiff_time(&planned.measured.recording);
+        StepProfile::new(planned, autodiff)
     }
 
     /// The measured cost of the optimizer's step, with the state that it did not have when the step was recorded.
+    #[doc(hidden)]
     pub fn optimizer_cost(&self) -> OptimizerCost {
         let state = self.state.borrow();
         self.planning.optimizer(&state.plans[0].measured.recording)
     }
 
-    /// For ranks that divide the updates by `shards`: the bytes of the optimizer's state per rank, and the time per
-    /// step to exchange updated parameters. `None` means that every rank has the whole state.
-    pub fn state_cost(&self, shards: Option<&Shards>) -> (Bytes, Seconds) {
-        let planned = &self.state.borrow().plans[0];
-        let recording = &planned.measured.recording;
-        let updates = UpdateCosts {
-            shards: shards.cloned(),
-            ..self.planning.updates.clone()
-        };
-        let cost = updates.together(self.planning.update, recording);
-        let parameters = sent(recording, shards);
-        let exchanges = self.ranks.as_ref().zip(planned.timetables.as_ref());
-        let sent = exchanges.and_then(|(ranks, [own, _])| ranks.predicted(own, &parameters));
-        let sent = sent.map(|sent| sent.taken.parameters_s);
-        (cost.state_bytes, sent.unwrap_or_default())
-    }
-
     /// Makes room in a GPU's pools for bytes that the program is about to allocate outside the step, such as a batch:
     /// pools that might exceed the budget are trimmed. No effect without a budget or without pools.
+    #[doc(hidden)]
     pub fn make_room(&self, bytes: Bytes) {
         if let Some(room) = self.planning.room() {
             room.make(bytes);
@@ -373,6 +358,7 @@ where
     }
 
     /// Number of times the pools were trimmed to stay within the budget.
+    #[doc(hidden)]
     pub fn trims(&self) -> u64 {
         self.planning.room().map_or(0, Room::trims)
     }
@@ -396,10 +382,4 @@ impl From<RecordError> for Failed {
     fn from(error: RecordError) -> Self {
         Self { updated: 0, error }
     }
-}
-
-/// Sizes of the parameters that ranks exchange after their updates.
-fn sent(recording: &Recording, shards: Option<&Shards>) -> Vec<Bytes> {
-    let trained = recording.trained().filter(|_| shards.is_some());
-    trained.map(|(_, bytes)| bytes).collect()
 }

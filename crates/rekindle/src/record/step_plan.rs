@@ -8,6 +8,8 @@ use rekindle_plan::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::{optimizer_state::StatePlan, update::InBackwardBecause};
+
 /// A plan in numbers, at the time it was made.
 ///
 /// Displayed as one line: budget, both peaks, time ratio, repeated operations, time to compare.
@@ -41,6 +43,10 @@ pub struct StepPlan {
     pub offload: Option<Offload>,
     /// Time that the exchange adds to the step, if [ranks](crate::reduce) share it.
     pub exchange: Option<StepExchange>,
+    /// Who keeps the optimizer's state, if ranks share the step.
+    pub state: Option<StatePlan>,
+    /// Why updates are in the backward pass, if that was [chosen](super::Recorded::with_updates).
+    pub in_backward_because: Option<InBackwardBecause>,
 }
 
 /// What the exchange between ranks takes of a step.
@@ -109,6 +115,8 @@ impl StepPlan {
                 link,
             }),
             exchange: None,
+            state: None,
+            in_backward_because: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
 /// When a training step updates its parameters.
@@ -36,6 +37,50 @@ impl FromStr for Update {
             _ => Err(format!(
                 "unknown update {text:?}; expected after or in-backward"
             )),
+        }
+    }
+}
+
+/// Which updates the plans of a step may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Updates {
+    /// This one.
+    One(Update),
+    /// After the step, or in the backward pass if the budget cannot be met otherwise. A step that fails after its first
+    /// update cannot be undone, so where steps may be undone, a shorter time alone is not a reason for it.
+    ToFit,
+    /// Like [`ToFit`](Self::ToFit), and also if it is faster by more than the measurement error.
+    ToFitOrFaster,
+}
+
+impl Updates {
+    /// Each of them, in the order in which they are tried.
+    pub(super) fn each(self) -> &'static [Update] {
+        match self {
+            Self::One(Update::After) => &[Update::After],
+            Self::One(Update::InBackward) => &[Update::InBackward],
+            Self::ToFit | Self::ToFitOrFaster => &[Update::After, Update::InBackward],
+        }
+    }
+}
+
+/// Why a plan updates in the backward pass although that was not requested.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum InBackwardBecause {
+    /// No plan with an update after the step meets the budget: the smallest workable one is this.
+    Fits(Bytes),
+    /// Such a plan meets the budget too, but takes this long.
+    Faster(Seconds),
+}
+
+impl fmt::Display for InBackwardBecause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fits(smallest) => write!(
+                f,
+                "with updates after the step it takes {smallest} at least"
+            ),
+            Self::Faster(step) => write!(f, "with updates after the step it takes {step}"),
         }
     }
 }

@@ -88,19 +88,3 @@ impl UpdateCosts {
         most
     }
 }
-
-/// The costs of updates for a step that can be planned either way.
-#[derive(Clone)]
-pub(super) struct EitherUpdate {
-    pub(super) after: UpdateCosts,
-    pub(super) in_backward: UpdateCosts,
-}
-
-impl EitherUpdate {
-    pub(super) fn of(&self, update: Update) -> &UpdateCosts {
-        match update {
-            Update::After => &self.after,
-            Update::InBackward => &self.in_backward,
-        }
-    }
-}

@@ -60,9 +60,9 @@ pub(in super::super) fn planned(
             taken: exchange.taken.repeated(terms.micro_batches),
             ..exchange
         }),
-        state: None,
+        state: plan.state,
         update: staged.update,
-        in_backward_because: None,
+        in_backward_because: plan.in_backward_because,
         planner: planner.unwrap_or_else(|| plan.planner.to_string()),
         chain: staged.chain,
         budget: plan.budget,

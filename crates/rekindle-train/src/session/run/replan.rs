@@ -70,7 +70,7 @@ impl Session<'_> {
         };
         let planned = match shortage.next_budget(before, peak, context, left) {
             Some(budget) => {
-                let planned = self.subject.plan_again(self.job, (&self.planned, budget));
+                let planned = self.trainer.engine_mut().plan_again(self.job, budget);
                 planned.map(|planned| (budget, planned)).map_err(Some)
             }
             None => Err(None),
@@ -100,8 +100,9 @@ impl Session<'_> {
         needed: Bytes,
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
-        self.subject.forbid_offload();
-        let planned = self.subject.plan_again(self.job, (&self.planned, budget));
+        let engine = self.trainer.engine_mut();
+        engine.step.forbid_offload();
+        let planned = engine.plan_again(self.job, budget);
         let planned = planned.map_err(|other| match other {
             RunError::Plan(PlanError::Infeasible { .. }) => {
                 TrainError::from(RecordError::Choosing { budget, needed }).into()
@@ -128,9 +129,8 @@ impl Session<'_> {
             budget,
             planned: &planned,
         });
-        let engine = self.subject.engine(&planned);
-        self.meter.keep_reserve(reserve(&engine));
-        self.trainer.run_by(engine, planned.peak);
+        self.meter.keep_reserve(reserve(self.trainer.engine()));
+        self.trainer.run_by(planned.peak);
         self.within = Some(budget);
         self.adopt(planned);
     }
@@ -167,7 +167,7 @@ impl Session<'_> {
     pub(super) fn planned_by_step(&mut self, by: Bytes, observer: &mut dyn Observer) {
         let budget = self.within.or(self.planned.budget);
         if let Some(budget) = budget {
-            let planned = self.subject.planned_by_step(self.job);
+            let planned = self.trainer.engine().current(self.job, None);
             observer.planned_again(&PlannedAgain {
                 step: self.trainer.steps_done(),
                 shortage: &Shortage::Grown { by, budget },
@@ -195,7 +195,6 @@ impl Session<'_> {
         // The record's peaks cover the whole run.
         self.planned = Planned {
             budget: self.planned.budget,
-            state: self.planned.state,
             peak: planned.peak.max(self.planned.peak),
             peak_in_use: planned.peak_in_use.max(self.planned.peak_in_use),
             ..planned

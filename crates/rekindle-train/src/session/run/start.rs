@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
-    super::{Job, Observer, RunError, prepare::Built, subject::Subject},
+    super::{Job, Observer, RunError, prepare::Built},
     PHASED_STEPS, Session,
     growth::GrowthWatch,
     reserve,
@@ -55,9 +55,9 @@ impl<'a> Session<'a> {
         built.model = ranks.parameters(built.model)?;
         // Reading creates separate tensors for tied weights.
         tie(&mut built.model);
-        let subject = Subject::of(job, &built, &device, &meter, observer);
-        let mut subject = ranks.settled(subject)?;
-        let engine = subject.plan(job, &job.schedule).and_then(|planned| {
+        let engine = built.record(job, &device, &meter, observer);
+        let mut engine = ranks.settled(engine)?;
+        let planned = engine.plan(job, &job.schedule).and_then(|planned| {
             observer.planned(&planned, progress.steps + 1);
             if let Some(free) = job.free.filter(|free| planned.peak > *free) {
                 return Err(RunError::NotEnough {
@@ -66,16 +66,16 @@ impl<'a> Session<'a> {
                     total: job.total,
                 });
             }
-            let engine = subject.engine(&planned);
-            Ok((planned, engine))
+            Ok(planned)
         });
-        let (planned, engine) = ranks.settled(engine)?;
+        let planned = ranks.settled(planned)?;
         ranks.note(|record| {
             record.batch = job.part().len();
             record.budget_bytes = planned.budget;
             record.predicted_peak_bytes = planned.peak;
         });
         meter.keep_reserve(reserve(&engine));
+        let shards = engine.step.shards();
         let Built {
             model,
             shape,
@@ -95,7 +95,7 @@ impl<'a> Session<'a> {
         let trainer = trainer.map_err(RunError::from).and_then(|trainer| {
             let trainer = trainer
                 .bounded(planned.budget, planned.count, planned.peak)
-                .among(ranks.clone(), subject.shards(&planned));
+                .among(ranks.clone(), shards);
             Ok(match &mut snapshot {
                 Some(snapshot) => trainer.resumed(progress.steps, snapshot)?,
                 None => trainer,
@@ -124,7 +124,6 @@ impl<'a> Session<'a> {
             stages,
             nonfinite_steps: 0,
             overflow_steps: 0,
-            subject,
             within: None,
             replans: 0,
             growth: GrowthWatch::default(),

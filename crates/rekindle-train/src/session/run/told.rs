@@ -51,7 +51,7 @@ impl Session<'_> {
                 measured_bytes: peak.in_use_bytes,
             },
             pools: pooled.then(|| PoolRecord {
-                trims: self.trainer.trims(),
+                trims: self.trainer.engine().step.trims(),
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.device),
             predicted_step_s: planned.step,

@@ -115,7 +115,7 @@ where
         while let Some(summed) = exchange.next()? {
             for (place, gradient) in summed {
                 let one = &recording.parameters[place];
-                match self.planning.update {
+                match self.planning.chosen.way.update {
                     Update::After => tensors.extend(one.gradient.map(|number| (number, gradient))),
                     Update::InBackward => {
                         update(one, gradient, interpreter)?;

@@ -3,7 +3,7 @@
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use burn::{module::Module, tensor::DispatchTensor};
-use rekindle_plan::{Bytes, Planner, graph::Link};
+use rekindle_plan::{Bytes, Planner};
 
 use super::state::{Current, State, Step};
 use crate::{
@@ -12,15 +12,14 @@ use crate::{
         bridge::{self, Taken},
         given::{given, shapes},
         measure::Known,
+        measured::MeasuredRecording,
         options::{Options, Planning, without_reserve},
         places::Place,
-        planned::{MeasuredRecording, PlannedRecording},
-        planning::planned,
+        planned::{PlannedRecording, planned},
         recording::Recording,
-        update::Update,
         wanted::Wanted,
+        ways::{Ways, planned_in},
     },
-    reduce::Shards,
     size::{Budget, Size},
     step_result::StepResult,
     tensor_tree::TensorTree,
@@ -51,7 +50,7 @@ where
     }
 
     /// Plans for a budget that may be a percentage; `without_batch` means that the batch is not allocated now.
-    pub(in crate::record) fn plan_share(
+    pub(super) fn plan_share(
         &mut self,
         budget: Size,
         planner: Planner,
@@ -59,8 +58,12 @@ where
     ) -> Result<(), RecordError> {
         let plain = self.plan().plain_peak;
         let bytes = budget.of(Some(plain))?;
-        let planning = self.planning.with_budget(Some(bytes), planner.into());
-        let planned = self.plan_by(planning, without_batch);
+        let planned = self.plan_in(
+            &self.planning.ways(true),
+            Some(bytes),
+            planner.into(),
+            without_batch,
+        );
         planned.map_err(|error| match (budget, error) {
             (
                 Size::Percent(percent),
@@ -80,58 +83,92 @@ where
         })
     }
 
-    /// Like [`set_budget`](Self::set_budget), for any kind of plan and an optional budget. The batch of the next step
-    /// is counted in addition to the bytes in use now.
+    /// Like [`set_budget`](Self::set_budget), for any kind of plan and an optional budget, but on this rank alone, if there
+    /// are several: what they have decided together stays. The batch of the next step is counted in addition to the bytes
+    /// in use now.
     ///
     /// # Errors
     ///
     /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
+    #[doc(hidden)]
     pub fn plan_again(
         &mut self,
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(), RecordError> {
-        self.plan_by(self.planning.with_budget(budget, wanted.into()), true)
+        let same = self.planning.same_ways(budget.is_some());
+        self.plan_in(&same, budget, wanted.into(), true)
     }
 
-    fn plan_by(&mut self, planning: Planning, without_batch: bool) -> Result<(), RecordError> {
-        let updated = self.state.get_mut().steps > 0;
+    /// Like [`plan_again`](Self::plan_again), in any way that its options allow; all ranks call it together.
+    ///
+    /// # Errors
+    ///
+    /// See [`plan_again`](Self::plan_again); the smallest budget is that of all ways.
+    #[doc(hidden)]
+    pub fn plan_anew(
+        &mut self,
+        budget: Option<Bytes>,
+        wanted: impl Into<Wanted>,
+    ) -> Result<(), RecordError> {
+        let ways = self.planning.ways(budget.is_some());
+        self.plan_in(&ways, budget, wanted.into(), true)
+    }
+
+    /// The smallest budget for which a planner has a plan in any way, on this rank; the step is unchanged.
+    #[doc(hidden)]
+    pub fn smallest_budget(&mut self, planner: Planner) -> Option<Bytes> {
+        let mut alone = self.planning.ways(true);
+        alone.together = false;
+        match self.plan_in(&alone, Some(Bytes::ZERO), planner.into(), true) {
+            Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
+            _ => None,
+        }
+    }
+
+    /// Plans in the first of some ways that gives a plan.
+    pub(super) fn plan_in(
+        &mut self,
+        ways: &Ways,
+        budget: Option<Bytes>,
+        wanted: Wanted,
+        without_batch: bool,
+    ) -> Result<(), RecordError> {
+        let state = self.state.get_mut();
+        let updated = state.steps > 0;
         let now = |planning: Planning| Planning {
             without_batch,
             updated,
             ..planning
         };
-        let state = self.state.get_mut();
+        let planning = Planning {
+            until_now: match ways.in_run {
+                true => Bytes::ZERO,
+                false => self.planning.peak_until_now(),
+            },
+            ..now(self.planning.with_budget(budget, wanted))
+        };
+        let before = now(self.planning.clone());
         // One that was measured, not estimated from a larger one.
         let own = state.plans.iter().position(|plan| plan.credit.is_none());
         let mut measured = state.plans[own.unwrap_or_default()].measured.clone();
         // Drop the old plan, so that the new one does not count its memory.
         state.plans.clear();
-        // Nobody else holds it now.
-        let updating = |measured: &mut Rc<MeasuredRecording<_>>, planning: &Planning| {
-            if let Some(measured) = Rc::get_mut(measured) {
-                measured.costs.updates = planning.updates.clone();
-                if measured.recording.update != planning.update {
-                    measured.recording.set_update(planning.update);
-                }
-            }
-        };
-        updating(&mut measured, &planning);
-        match planned(&now(planning.clone()), measured.clone()) {
-            Ok(plan) => {
+        match planned_in(ways, &planning, &mut measured, self.ranks.as_ref()) {
+            Ok((planning, plan)) => {
                 state.plans.push(Rc::new(plan));
-                self.planning = planning;
+                self.planning = Planning {
+                    without_batch: false,
+                    updated: false,
+                    ..planning
+                };
                 Ok(())
             }
             Err(error) => {
-                updating(&mut measured, &self.planning);
-                let before = now(self.planning.clone());
-                let before = planned(&before, measured.clone()).or_else(|_| {
-                    planned(
-                        &self.planning.with_budget(None, Planner::None.into()),
-                        measured,
-                    )
-                })?;
+                measured.update_as(&before);
+                let plain = before.with_budget(None, Planner::None.into());
+                let before = planned(&before, measured.clone());
+                let before = before.or_else(|_| planned(&plain, measured))?;
                 state.plans.push(Rc::new(before));
                 Err(error)
             }
@@ -147,38 +184,15 @@ where
 
     /// By how many bytes memory in use exceeded the plan, if a step was planned again for that reason since the last
     /// call.
+    #[doc(hidden)]
     pub fn take_growth(&self) -> Option<Bytes> {
         self.state.borrow_mut().grown.take()
     }
 
-    /// Like [`plan_again`](Self::plan_again), with updates as given by `update`, for a step that was recorded for
-    /// [either](crate::record::Recorded::with_either_update). Plans for batches of other shapes are made again when
-    /// such batches occur.
-    ///
-    /// # Errors
-    ///
-    /// See [`plan_again`](Self::plan_again); [`RecordError::OtherUpdate`] if the step was recorded only for the other
-    /// kind of update.
-    pub fn plan_updating(
-        &mut self,
-        update: Update,
-        budget: Option<Bytes>,
-        wanted: impl Into<Wanted>,
-    ) -> Result<(), RecordError> {
-        let planning = self.planning.with_update(update)?;
-        self.plan_by(planning.with_budget(budget, wanted.into()), true)
-    }
-
-    /// From the next plan on, tensors may be offloaded over this link, or with `None` none are.
-    pub fn set_link(&mut self, link: Option<Link>) {
-        self.planning.options.link = link;
-    }
-
-    /// From the next plan on, each rank updates its own parameters and keeps their state, or, with `None`, all
-    /// parameters. The step must be recorded with an optimizer without [shards](crate::record::Optimizer::shards), and
-    /// run with one that has these shards.
-    pub fn set_shards(&mut self, shards: Option<&Shards>) {
-        self.planning.set_shards(shards);
+    /// From the next plan on, all tensors stay on the device.
+    #[doc(hidden)]
+    pub fn forbid_offload(&mut self) {
+        self.planning.options.link = None;
     }
 
     /// The plan for this batch, stored or new, and its peak given the bytes in use now.
@@ -239,7 +253,7 @@ where
             }
             (None, None) => unreachable!("a step that is not compared is known"),
             (None, Some(taken)) => {
-                let recorded = Recording::new(taken, self.planning.update);
+                let recorded = Recording::new(taken, self.update());
                 begun = begun.max(peak());
                 recorded.0.check_trains()?;
                 state.changed += u64::from(known.is_some());

@@ -1,11 +1,11 @@
 //! How several ranks keep the optimizer's state: every rank all of it, or each rank its part.
 
 use rekindle_plan::{Bytes, Seconds};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Who keeps the optimizer's state, with the copy of half parameters, where several ranks train.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StateChoice {
     /// `whole`; `sharded` where the budget of some rank is not met otherwise.
@@ -18,8 +18,21 @@ pub enum StateChoice {
     Sharded,
 }
 
+impl StateChoice {
+    /// Whether plans of several ranks may have a sharded state; `auto` needs a budget that a whole one may not meet.
+    #[must_use]
+    pub fn may_shard(self, within_a_budget: bool) -> bool {
+        match self {
+            Self::Auto => within_a_budget,
+            Self::Whole => false,
+            Self::Sharded => true,
+        }
+    }
+}
+
 /// Who keeps the optimizer's state.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OptimizerState {
     /// Every rank all of it.
@@ -30,7 +43,8 @@ pub enum OptimizerState {
 }
 
 /// Who keeps the optimizer's state of several ranks, and what either way takes of this one.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatePlan {
     /// Who keeps it: the same on all ranks.
@@ -46,7 +60,8 @@ pub struct StatePlan {
 }
 
 /// Why the state is sharded though nobody asked for that: no plan with a whole one meets the budget of a rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardedBecause {
     /// The first such rank.
