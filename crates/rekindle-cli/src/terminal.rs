@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use anstream::AutoStream;
 use clap::{Args, ColorChoice};
 use indicatif::{ProgressBar, ProgressStyle, WeakProgressBar};
 use miette::MietteHandlerOpts;
@@ -108,16 +107,6 @@ pub fn quiet() -> bool {
 /// Whether more than usual is printed.
 pub fn verbose() -> bool {
     look().verbose
-}
-
-/// Whether standard output uses colours: as requested, else on a capable terminal, unless `NO_COLOR` is set
-/// (https://no-color.org).
-pub fn colours() -> bool {
-    match look().color {
-        ColorChoice::Always => true,
-        ColorChoice::Never => false,
-        ColorChoice::Auto => AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never,
-    }
 }
 
 /// Text from a file, safe for printing: control characters, which could manipulate the terminal, are escaped.

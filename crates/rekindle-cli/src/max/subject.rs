@@ -11,17 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::{ConfigArgs, Lever},
-    config::{
-        Config,
-        vary::{self, Group},
-    },
+    config::{Config, vary::Group},
     exit,
     failure::Failure,
 };
 
 /// Maximum size in the search.
 const LARGEST: usize = 1 << 32;
-const WIDEST: usize = 1 << 20;
 
 /// Maximum number of stages in the search: simulating a schedule of more would take too long.
 const MOST_STAGES: usize = 20_000;
@@ -64,18 +60,14 @@ impl<'a> Subject<'a> {
         let varied = match lever {
             Lever::Batch => batch(config, samples),
             Lever::Depth => depth(config, group.as_ref())?,
-            Lever::Width => width(config)?,
         };
-        let subject = Self {
+        Ok(Self {
             config,
             group,
             kernels: kernels(device),
             process_bytes: process_bytes(device),
             varied,
-        };
-        // A width may not fit the surrounding layers: check this first.
-        subject.model(subject.varied.configured.saturating_mul(2))?;
-        Ok(subject)
+        })
     }
 
     /// The same config with this size.
@@ -85,7 +77,6 @@ impl<'a> Subject<'a> {
         *match self.varied.lever {
             Lever::Batch => &mut replace.batch,
             Lever::Depth => &mut replace.depth,
-            Lever::Width => &mut replace.width,
         } = Some(size);
         config
     }
@@ -94,7 +85,7 @@ impl<'a> Subject<'a> {
     pub fn unit(&self) -> usize {
         match self.varied.lever {
             Lever::Batch => self.config.training.accumulate.max(1),
-            Lever::Depth | Lever::Width => 1,
+            Lever::Depth => 1,
         }
     }
 
@@ -105,7 +96,7 @@ impl<'a> Subject<'a> {
 
     /// The step of a size, from shapes alone, with one of the updates.
     pub fn counted(&self, size: usize, update: Update) -> Result<MeasuredStep, Failure> {
-        let (model, _) = self.model(size)?;
+        let model = self.model(size);
         let settings = TrainSettings {
             update: update.into(),
             ..self.settings(size)
@@ -126,28 +117,16 @@ impl<'a> Subject<'a> {
         settings
     }
 
-    fn model(
-        &self,
-        size: usize,
-    ) -> Result<(ModelSpec, rekindle_train::model::shape::ModelShape), Failure> {
+    fn model(&self, size: usize) -> ModelSpec {
         let model = &self.config.model;
         let layers = match (self.varied.lever, &self.group) {
-            (Lever::Batch, _) => return Ok((model.clone(), self.config.shape.clone())),
             (Lever::Depth, Some(group)) => group.repeated(&model.layers, size),
-            (Lever::Depth, None) => model.layers.clone(),
-            (Lever::Width, _) => vary::widened(&model.layers, self.varied.configured, size),
+            _ => model.layers.clone(),
         };
-        let model = ModelSpec {
+        ModelSpec {
             input: model.input.clone(),
             layers,
-        };
-        let shape = model.infer().map_err(|error| {
-            Failure::usage(format!(
-                "the {} cannot be varied: at {size}, {error}",
-                self.varied.lever.name()
-            ))
-        })?;
-        Ok((model, shape))
+        }
     }
 }
 
@@ -185,23 +164,6 @@ fn depth(config: &Config, group: Option<&Group>) -> Result<Varied, Failure> {
         configured: group.times,
         limit: (MOST_STAGES.saturating_sub(others) / turn).max(1),
         limited_by: format!("the end of the search ({MOST_STAGES} layers)"),
-    })
-}
-
-fn width(config: &Config) -> Result<Varied, Failure> {
-    let Some(width) = vary::width(&config.model.layers) else {
-        return Err(Failure::with_help(
-            exit::USAGE,
-            "the width cannot be varied: the model has no hidden linear or conv2d layer",
-            "the last layer must fit the loss; `--vary batch` varies the batch",
-        ));
-    };
-    Ok(Varied {
-        lever: Lever::Width,
-        what: format!("`out = {width}` of hidden layers, and all hidden sizes in proportion"),
-        configured: width,
-        limit: WIDEST,
-        limited_by: "the end of the search".into(),
     })
 }
 
