@@ -2,13 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, mem,
+    mem,
     ops::ControlFlow,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use rekindle_train::{
     NonFinite,
     record::{EvalRecord, MemoryGrowth, StepRecord},
@@ -56,7 +56,7 @@ impl Progress {
         Self {
             steps,
             batch,
-            bar: terminal::bar(style("{spinner} preparing{kernels}")),
+            bar: terminal::bar(style("{spinner} preparing")),
             last_line: None,
             stepped: false,
             nonfinite: 0,
@@ -142,14 +142,10 @@ fn asked_to_stop() -> ControlFlow<()> {
 }
 
 /// Falls back to the default style: a broken template would be a bug, but does not stop a run.
-pub fn style(template: &str) -> ProgressStyle {
+fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ")
-        .with_key("kernels", |_: &ProgressState, out: &mut dyn fmt::Write| {
-            // Written to memory.
-            let _ = out.write_str(&compiling::shown());
-        })
 }
 
 impl Observer for Progress {
@@ -162,9 +158,7 @@ impl Observer for Progress {
     fn measuring(&mut self, done: usize, of: usize) {
         if let Some(bar) = &self.bar {
             if done == 0 {
-                bar.set_style(style(
-                    "measuring [{bar:30}] {percent}% of the operations{kernels}",
-                ));
+                bar.set_style(style("measuring [{bar:30}] {percent}% of the operations"));
                 bar.set_length(of as u64);
             }
             bar.set_position(done as u64);
@@ -189,7 +183,7 @@ impl Observer for Progress {
             bar.reset();
             bar.set_length(self.steps as u64);
             // Lines that are too wide are cut off, because a wrapped line cannot be erased.
-            bar.set_style(style("{pos}/{len} [{bar:12}] {eta}{kernels} {wide_msg}"));
+            bar.set_style(style("{pos}/{len} [{bar:12}] {eta} {wide_msg}"));
         }
     }
 

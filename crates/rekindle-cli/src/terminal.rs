@@ -81,19 +81,11 @@ pub fn bar(style: ProgressStyle) -> Option<ProgressBar> {
     Some(bar)
 }
 
-fn drawn_bar() -> Option<ProgressBar> {
-    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
-    bar.as_ref()?.upgrade().filter(|bar| !bar.is_finished())
-}
-
-/// Whether a bar is drawn now.
-pub fn draws_bar() -> bool {
-    drawn_bar().is_some()
-}
-
 /// Writes lines without tearing a bar.
 pub fn beside_bar(write: impl FnOnce()) {
-    match drawn_bar() {
+    let last = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let bar = last.as_ref().and_then(WeakProgressBar::upgrade);
+    match bar.filter(|bar| !bar.is_finished()) {
         Some(bar) => bar.suspend(write),
         None => write(),
     }

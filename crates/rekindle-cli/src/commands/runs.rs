@@ -46,8 +46,6 @@ struct Run {
     measured_step_s: Option<Seconds>,
     /// Loss of the last step.
     last_loss: Option<f64>,
-    /// Number of steps done.
-    steps: Option<usize>,
     /// `finished`, `interrupted`, or `running`: a process holds the folder's lock.
     state: &'static str,
 }
@@ -107,10 +105,9 @@ fn of(path: PathBuf) -> Option<Run> {
             None
         }
     };
-    let finished = record.as_ref().is_some_and(|record| !record.interrupted);
     let state = match &record {
-        _ if !finished && is_locked(&path) => "running",
-        Some(_) if finished => "finished",
+        Some(record) if !record.interrupted => "finished",
+        _ if is_locked(&path) => "running",
         Some(_) => "interrupted",
         None => return None,
     };
@@ -124,7 +121,6 @@ fn of(path: PathBuf) -> Option<Run> {
         measured_peak_bytes: record.map(|record| record.measured_peak_bytes),
         measured_step_s: record.map(|record| record.measured_step_s),
         last_loss: record.map(|record| record.last_loss),
-        steps: record.map(|record| record.steps),
         state,
         path,
     })

@@ -3,8 +3,7 @@
 use rekindle::record::{Kernels, Update};
 use rekindle_plan::Bytes;
 use rekindle_train::{
-    Estimated, device::DeviceId, kernels, model::spec::ModelSpec, session::MeasuredStep,
-    settings::TrainSettings, update::Updates,
+    Estimated, device::DeviceId, kernels, session::MeasuredStep, update::Updates,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,8 +26,6 @@ const MOST_STAGES: usize = 20_000;
 pub struct Varied {
     /// What is varied.
     pub lever: Lever,
-    /// Its place in the config, in words.
-    pub what: String,
     /// The config's size.
     pub configured: usize,
     /// The largest size that is tried.
@@ -96,11 +93,14 @@ impl<'a> Subject<'a> {
 
     /// The step of a size, from shapes alone, with one of the updates.
     pub fn counted(&self, size: usize, update: Update) -> Result<MeasuredStep, Failure> {
-        let model = self.model(size);
-        let settings = TrainSettings {
-            update: update.into(),
-            ..self.settings(size)
-        };
+        let (mut model, mut settings) = (self.config.model.clone(), self.config.training.clone());
+        settings.update = update.into();
+        match &self.group {
+            Some(group) if self.varied.lever == Lever::Depth => {
+                model.layers = group.repeated(&model.layers, size);
+            }
+            _ => settings.batch = size,
+        }
         let estimated = Estimated {
             model: &model,
             held: self.process_bytes,
@@ -108,37 +108,12 @@ impl<'a> Subject<'a> {
         };
         Ok(estimated.step()?)
     }
-
-    fn settings(&self, size: usize) -> TrainSettings {
-        let mut settings = self.config.training.clone();
-        if self.varied.lever == Lever::Batch {
-            settings.batch = size;
-        }
-        settings
-    }
-
-    fn model(&self, size: usize) -> ModelSpec {
-        let model = &self.config.model;
-        let layers = match (self.varied.lever, &self.group) {
-            (Lever::Depth, Some(group)) => group.repeated(&model.layers, size),
-            _ => model.layers.clone(),
-        };
-        ModelSpec {
-            input: model.input.clone(),
-            layers,
-        }
-    }
 }
 
 fn batch(config: &Config, samples: Option<usize>) -> Varied {
     let parts = config.training.accumulate.max(1);
-    let what = match parts {
-        1 => "`batch` in [train]".to_owned(),
-        parts => format!("`batch` in [train], in multiples of `accumulate = {parts}`"),
-    };
     Varied {
         lever: Lever::Batch,
-        what,
         configured: config.training.batch,
         limit: samples.unwrap_or(LARGEST) / parts * parts,
         limited_by: match samples {
@@ -160,7 +135,6 @@ fn depth(config: &Config, group: Option<&Group>) -> Result<Varied, Failure> {
     let others = config.model.layers.len() - group.layers.len();
     Ok(Varied {
         lever: Lever::Depth,
-        what: format!("`repeat = {}` in model.layers[{}]", group.times, group.item),
         configured: group.times,
         limit: (MOST_STAGES.saturating_sub(others) / turn).max(1),
         limited_by: format!("the end of the search ({MOST_STAGES} layers)"),

@@ -63,7 +63,7 @@ impl MaxRecord {
             "",
             self.varied.lever.name(),
             "peak",
-            "weights, state",
+            "fixed",
             "gradients",
             "activations",
             "step",

@@ -40,8 +40,8 @@ impl ScheduleKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
-            Self::Segments => "equal segments",
-            Self::Plan => "under a plan",
+            Self::Segments => "segments",
+            Self::Plan => "plan",
         }
     }
 
