@@ -131,23 +131,17 @@ fn open(path: &Path) -> Outcome {
         _ => "xdg-open",
     };
     let mut command = Command::new(program);
-    let opened = command
+    command
         .arg(path)
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    match opened.status() {
+    let why = match command.status() {
         // explorer answers 1 in any case.
-        Ok(status) if status.success() || program == "explorer" => Ok(()),
-        Ok(status) => Err(Failure::other(format!("`{program}` ended with {status}"))),
-        Err(error) => Err(Failure::other(format!(
-            "`{program}` did not start: {error}"
-        ))),
-    }
-    .map_err(|failure| {
-        let path = path.display();
-        Failure::other(format!(
-            "cannot open {path}: {}; open it in a browser",
-            failure.report
-        ))
-    })
+        Ok(status) if status.success() || program == "explorer" => return Ok(()),
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let path = path.display();
+    let message = format!("`{program} {path}`: {why}; open the page in a browser");
+    Err(Failure::other(message))
 }

@@ -117,7 +117,9 @@ fn marks(points: &[Point<'_>], plot: &mut Plot<'_, '_>) -> Drawn<()> {
         let entry = move |(x, y): (i32, i32)| Circle::new((x + RADIUS, y), RADIUS, colour.filled());
         plot.entry(name, entry)?;
     }
-    Ok(())
+    let ring =
+        |(x, y): (i32, i32)| Circle::new((x + RADIUS, y), RADIUS - 1, theme::SOFT.stroke_width(2));
+    plot.entry("hollow: another run beats it", ring)
 }
 
 /// Names beside marks, where they cover neither each other nor a mark.
