@@ -263,69 +263,15 @@ pub fn saved(record: &RunRecord) -> String {
     }
 }
 
-/// A run that nobody made, for tests of what is said of runs.
+/// The run that `docs/json.md` has as an example, for tests of what is said of runs.
 #[cfg(test)]
 pub fn made_up_run() -> RunRecord {
-    let peak = Bytes(90 << 20);
-    let step = Seconds(0.3);
-    RunRecord {
-        format: rekindle_train::record::RUN_FORMAT.into(),
-        name: "configs/a.toml".into(),
-        device: "cpu".into(),
-        hardware: "a processor".into(),
-        model: rekindle_train::model::spec::ModelSpec {
-            input: rekindle_train::model::spec::SampleShape::float([4]),
-            layers: Vec::new(),
-        },
-        settings: rekindle_train::settings::TrainSettings {
-            update: rekindle_train::update::UpdateChoice::After,
-            ..Default::default()
-        },
-        param_count: 0,
-        update: rekindle::record::Update::After,
-        offload: None,
-        exchange: None,
-        optimizer_state: None,
-        planner: "segments".into(),
-        segments: None,
-        recomputes: true,
-        stages: Vec::new(),
-        budget_bytes: None,
-        count: Count::InUse,
-        predicted_peak_bytes: peak,
-        measured_peak_bytes: peak,
-        in_use: rekindle_train::record::PeakInUse {
-            predicted_bytes: peak,
-            measured_bytes: peak,
-        },
-        pools: None,
-        whole_gpu_used_bytes: None,
-        predicted_step_s: step,
-        measured_step_s: step,
-        step_range_s: None,
-        plain: rekindle_train::record::PlainRun {
-            peak_bytes: peak,
-            step_s: step,
-            measured: false,
-            range_s: None,
-        },
-        first_loss: 1.0,
-        last_loss: 0.5,
-        steps: 2,
-        batch: 8,
-        ranks: Vec::new(),
-        resumed_at: None,
-        interrupted: false,
-        nonfinite_steps: 0,
-        overflow_steps: 0,
-        loss_scale: None,
-        replans: 0,
-        evaluation: None,
-        best_evaluation: None,
-        growth: None,
-        phases: Vec::new(),
-        timeline: None,
-    }
+    let examples = include_str!("../../../docs/json.md")
+        .split("```json\n")
+        .skip(1);
+    let mut examples = examples.filter_map(|example| example.split("```").next());
+    let run = examples.find(|example| example.contains(rekindle_train::record::RUN_FORMAT));
+    RunRecord::from_json(run.expect("an example").as_bytes()).expect("a record")
 }
 
 #[cfg(test)]
