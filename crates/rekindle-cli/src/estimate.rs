@@ -81,7 +81,7 @@ struct Column {
     segments: Option<usize>,
     /// Estimated step time, as a multiple of the plain step's.
     step_ratio: f64,
-    /// Whether it fits the limit, with a reserve of 1%; `null` without a limit.
+    /// Whether it fits the limit; `null` without one.
     fits: Option<bool>,
     /// What the peak consists of.
     peak: Breakdown,
@@ -139,7 +139,10 @@ impl Estimate {
                 ..Request::within(most)
             });
         let found = match wanted {
-            Wanted::Fitting => within.map(|request| known.plan(&request)).transpose()?,
+            Wanted::Fitting => match within {
+                Some(request) => Some(known.plan(&request)?),
+                None => None,
+            },
             Wanted::Plan(request) => Some(known.plan(request)?),
             Wanted::Made(order, planner) => Some(Ok(step.plan_order(order, planner.clone())?)),
         };
