@@ -526,14 +526,4 @@ fn estimate_counts_the_keras_model_exactly() {
         .expect("started");
     let estimate: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
     assert_eq!(estimate["param_count"], 206_538_153u64);
-    let layers = estimate["layers"].as_array().expect("layers");
-    let counts: Vec<u64> = layers
-        .iter()
-        .filter_map(|layer| layer["param_count"].as_u64())
-        .filter(|&count| count > 0)
-        .collect();
-    let mut expected = vec![2_560, 1_180_160, 4_719_616];
-    expected.extend([9_438_208; 21]);
-    expected.extend([2_359_552, 73_760, 132, 5]);
-    assert_eq!(counts, expected);
 }

@@ -62,6 +62,7 @@ fn written(folder: &Path) -> Vec<Value> {
     let blocks = "configs/parity/tokens.toml";
     let run_dir = folder.join("run");
     let run_dir = run_dir.to_str().expect("a path of text");
+    let parent = folder.to_str().expect("a path of text");
     let track = folder.join("track.jsonl");
     let track = track.to_str().expect("a path of text");
     let on_cpu = |code, arguments: &[&str]| {
@@ -119,6 +120,7 @@ fn written(folder: &Path) -> Vec<Value> {
         ),
         command(folder),
         document(folder, 0, &["report", run_dir]),
+        document(folder, 0, &["runs", parent]),
         on_cpu(0, &["sweep", config, "--segments", "2", "--steps", "1"]),
         on_cpu(
             0,
@@ -129,7 +131,6 @@ fn written(folder: &Path) -> Vec<Value> {
                 "batch",
                 "--budget",
                 "16MiB",
-                "--counted",
                 "--confirm",
             ],
         ),

@@ -11,6 +11,7 @@ mod signal;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod advice;
 mod config_schema;
 mod errors;
 mod faults;

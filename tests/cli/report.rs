@@ -26,8 +26,8 @@ fn report(folders: &[&Path]) -> String {
     let arguments: Vec<&str> = ["report", "--json"].into_iter().chain(folders).collect();
     let output = rekindle(&arguments).success().get_output().stdout.clone();
     let document: Value = serde_json::from_slice(&output).expect("one JSON document");
-    assert_eq!(document["format"], "rekindle-report/1");
-    fs::read_to_string(document["path"].as_str().expect("a path")).expect("written")
+    assert_eq!(document["format"], "rekindle-report/2");
+    fs::read_to_string(document["paths"][0].as_str().expect("a path")).expect("written")
 }
 
 fn bytes(value: &Value) -> u64 {
@@ -118,16 +118,66 @@ fn a_page_names_the_command_that_was_typed() {
 }
 
 #[test]
-fn runs_beside_each_other_are_called_by_their_folders() {
+fn each_folder_gets_its_page_and_runs_are_listed_beside_each_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let [plain, halves] = ["plain", "halves"].map(|name| folder.path().join(name));
     train(&plain, &["--planner", "none"]);
     train(&halves, &["--segments", "2"]);
-    let page = report(&[&plain, &halves]);
-    for name in ["plain: peak ", "halves: peak "] {
-        assert!(page.contains(name), "{name}");
+    report(&[&plain, &halves]);
+    for run in [&plain, &halves] {
+        assert!(run.join("report.html").exists());
     }
-    assert!(plain.join("comparison.html").exists());
+
+    let path = folder.path().to_str().expect("UTF-8");
+    let output = rekindle(&["runs", path, "--json"]).success();
+    let document: Value = serde_json::from_slice(&output.get_output().stdout).expect("JSON");
+    let runs = document["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 2, "{document}");
+    for run in runs {
+        let folder = Path::new(run["path"].as_str().expect("a path"));
+        let record = fs::read_to_string(folder.join("run.json")).expect("written");
+        let record: Value = serde_json::from_str(&record).expect("JSON");
+        assert_eq!(run["state"], "finished");
+        assert_eq!(run["config"], record["name"]);
+        for key in ["measured_peak_bytes", "measured_step_s", "last_loss"] {
+            assert_eq!(run[key], record[key], "{key}");
+        }
+    }
+    let output = rekindle(&["runs", path]).success();
+    let text = String::from_utf8_lossy(&output.get_output().stdout).into_owned();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    rekindle(&["runs", plain.to_str().expect("UTF-8")]).code(2);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_page_is_opened_by_the_systems_program() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("run");
+    train(&run, &[]);
+    let opener = folder.path().join("xdg-open");
+    let opened = folder.path().join("opened");
+    let script = format!("#!/bin/sh\necho \"$1\" > {}\n", opened.display());
+    fs::write(&opener, script).expect("written");
+    let report = |path: &Path| {
+        let mut program = Command::cargo_bin("rekindle").expect("built");
+        let program = program.env("PATH", path).arg("report").arg(&run);
+        program.arg("--open").assert()
+    };
+    fs::set_permissions(&opener, fs::Permissions::from_mode(0o755)).expect("set");
+    report(folder.path()).success();
+    let path = fs::read_to_string(&opened).expect("opened");
+    assert_eq!(Path::new(path.trim()), run.join("report.html"));
+
+    let refused = report(&run).code(1);
+    let said = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    assert!(said.contains("`xdg-open "), "{said}");
 }
 
 #[test]
@@ -136,17 +186,12 @@ fn a_name_that_ends_in_svg_gets_the_timeline_alone() {
     let run = folder.path().join("run");
     train(&run, &["--segments", "2"]);
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let (run, one, two) = (path("run"), path("one.svg"), path("two.svg"));
+    let (run, one) = (path("run"), path("one.svg"));
     rekindle(&["report", &run, "-o", &one]).success();
-    rekindle(&["report", &run, &run, "-o", &two]).success();
     let drawn = fs::read_to_string(&one).expect("written");
     let beside_record = fs::read_to_string(folder.path().join("run/timeline.svg"));
     assert_eq!(drawn, beside_record.expect("written"));
-    assert!(
-        fs::read_to_string(&two)
-            .expect("written")
-            .starts_with("<svg ")
-    );
+    rekindle(&["report", &run, &run, "-o", &one]).code(2);
 }
 
 #[test]
@@ -172,9 +217,6 @@ fn a_name_that_ends_in_json_gets_a_trace_of_every_action() {
         let held = &event["args"]["measured_peak_bytes"];
         assert_eq!(held, &action["measured_peak_bytes"]);
     }
-    let two = rekindle(&["report", &path(&run), &path(&run), "-o", "x.json"]).failure();
-    let said = String::from_utf8_lossy(&two.get_output().stderr).into_owned();
-    assert!(said.contains("one run"), "{said}");
 }
 
 #[test]
@@ -189,7 +231,7 @@ fn a_run_without_a_timeline_has_a_page_all_the_same() {
     record["interrupted"] = Value::Bool(true);
     fs::write(&path, record.to_string()).expect("written");
     let page = report(&[&run]);
-    assert!(page.contains("There is none: a run traces its fourth step"));
+    assert!(page.contains("no timeline: this run ended before its fourth step"));
     assert!(page.contains("This run is not finished"));
 }
 

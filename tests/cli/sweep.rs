@@ -62,7 +62,7 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     let output = rekindle(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
     let sweep = document(&output);
-    assert_eq!(sweep["format"], "rekindle-sweep/2");
+    assert_eq!(sweep["format"], "rekindle-sweep/3");
     assert_eq!(sweep["interrupted"], false);
     let rows = rows(&sweep);
     assert_eq!(sweep["rows_asked"], rows.len());
@@ -72,9 +72,8 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     assert!(of_kind("optimal") >= 2, "{sweep}");
     assert!(rows.iter().all(|row| row["outcome"] == "done"), "{sweep}");
 
-    let chosen: Vec<&Value> = rows.iter().filter(|row| row["chosen"] == true).collect();
-    assert_eq!(chosen.len(), 1);
-    assert_eq!(chosen[0]["segments"], 3);
+    let own = |row: &&Value| row["kind"] == "segments" && row["segments"] == 3;
+    assert_eq!(rows.iter().filter(own).count(), 1, "the config's own");
     let peak = |row: &Value| bytes(row, "measured_peak_bytes");
     let plain = &rows[0];
     for row in &rows[1..] {
@@ -112,11 +111,12 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     ] {
         assert!(page.contains(told), "{told}");
     }
-    // Each plan's budget stands beside its point, and both axes start at zero.
+    // The pointer shows each plan's budget over its mark, and both axes start at zero.
     let svg = read("frontier.svg");
     for row in rows.iter().filter(|row| row["kind"] == "optimal") {
-        let budget = Bytes(bytes(row, "budget_bytes")).to_string();
-        assert!(svg.contains(&format!(">{budget}\n")), "{budget}: {svg}");
+        let (budget, peak) = (bytes(row, "budget_bytes"), peak(row));
+        let hint = format!("<title>plan {}: peak {}, step ", Bytes(budget), Bytes(peak));
+        assert!(svg.contains(&hint), "{hint}: {svg}");
     }
     assert_eq!(svg.matches(">0\n").count(), 2, "{svg}");
 }
@@ -129,7 +129,7 @@ fn budgets_that_no_plan_fits_stay_in_the_table() {
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        text.contains("no plan fits 1000 B; the smallest budget that one fits is"),
+        text.contains("no plan fits 1000 B; the smallest budget is"),
         "{text}"
     );
     assert!(text.contains("plan 1.00 GiB"), "{text}");
@@ -274,7 +274,7 @@ fn an_interrupt_keeps_the_rows_that_are_done_and_a_resumed_sweep_runs_the_others
     let other = ["sweep", "run.toml", "--steps", "41", "--resume", "out"];
     let other = rekindle(folder.path(), &other);
     assert_eq!(other.status.code(), Some(2), "{}", messages(&other));
-    let words = "`steps` is 40 in the sweep there, but 41 now";
+    let words = "the sweep there has other arguments (40 steps on cpu)";
     assert!(messages(&other).contains(words), "{}", messages(&other));
 
     let on = [&asked[..], &["--resume", "out", "--json"]].concat();

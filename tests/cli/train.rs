@@ -273,9 +273,11 @@ fn a_budget_that_the_plain_run_fits_is_remarked_on() {
 fn a_dtype_halves_the_bytes_and_a_plan_for_another_is_refused() {
     let estimate = |dtype: &str| json(&["estimate", MLP, "--dtype", dtype, "--json"]);
     let (f32, bf16) = (estimate("f32"), estimate("bf16"));
-    for part in ["param_bytes", "input_bytes"] {
-        assert_eq!(bytes(&f32, part), 2 * bytes(&bf16, part), "{part}");
-    }
+    let parameters = |one| bytes(one, "param_bytes");
+    assert_eq!(parameters(&f32), 2 * parameters(&bf16));
+    // Targets are `f32` either way.
+    let data = |one: &Value| bytes(&one["plain"]["peak"], "data_bytes");
+    assert!(data(&f32) > data(&bf16));
     // What the loss keeps is `f32` either way.
     let saved = [&f32, &bf16].map(|one| bytes(one, "saved_bytes"));
     assert!(saved[1] * 10 < saved[0] * 6, "{saved:?}");

@@ -326,8 +326,8 @@ fn what_trains_nothing_opens_no_gpu_and_compiles_nothing() {
     // What others leave of the GPU's memory.
     let limit = serde_json::json!({"of": "cuda:0", "bytes": 400 << 20});
     for (arguments, place, expected) in [
-        (&estimate[..], "/advice/limit", &limit),
-        (&[&estimate[..], &on_gpu].concat(), "/advice/limit", &limit),
+        (&estimate[..], "/limit", &limit),
+        (&[&estimate[..], &on_gpu].concat(), "/limit", &limit),
         (
             &[&plan[..], &on_gpu].concat(),
             "/budget_bytes",

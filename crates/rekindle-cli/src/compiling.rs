@@ -2,7 +2,7 @@
 //! first start.
 //!
 //! cubecl logs a line before it compiles a kernel, and none if it finds a kept one. These lines are counted in every
-//! command. A progress bar shows the count; without one, a line is printed from time to time.
+//! command, and the count is printed from time to time.
 
 use std::{
     sync::{
@@ -21,12 +21,12 @@ use crate::{cache, table::several, terminal};
 /// The log target of cubecl's lines.
 const TARGET: &str = "cubecl::compilation";
 
-/// Time between two lines, and how long a bar still shows the last kernel.
+/// Time between two lines.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// When the last kernel was compiled, and when the last line was written.
-static LAST: Mutex<(Option<Instant>, Option<Instant>)> = Mutex::new((None, None));
+/// When the last line was written.
+static LAST: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// What is printed, unless `RUST_LOG` says otherwise. Warnings of `cubecl_runtime` hold whole sources of kernels, mostly of
 /// those that autotune tries in vain; what fails for good is reported where its result is read.
@@ -62,15 +62,6 @@ pub fn count() -> usize {
     COUNT.load(Relaxed)
 }
 
-/// The text in a bar while kernels are compiled.
-pub fn shown() -> String {
-    let (last, _) = *LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    match last {
-        Some(last) if last.elapsed() < INTERVAL => format!(" compiling kernels: {}", count()),
-        _ => String::new(),
-    }
-}
-
 /// A message about where the kernels are kept.
 pub fn kept() -> String {
     let compiled = several(count(), "compiled kernel");
@@ -84,15 +75,12 @@ pub fn kept() -> String {
 fn compiles() {
     let count = COUNT.fetch_add(1, Relaxed) + 1;
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = Instant::now();
-    last.0 = Some(now);
-    let due = last.1.is_none_or(|line| now - line >= INTERVAL);
-    if due && !terminal::draws_bar() {
-        last.1 = Some(now);
-        match count {
+    if last.is_none_or(|last| last.elapsed() >= INTERVAL) {
+        *last = Some(Instant::now());
+        terminal::beside_bar(|| match count {
             1 => note!("compiling kernels"),
             _ => note!("compiling kernels: {count} so far"),
-        }
+        });
     }
 }
 

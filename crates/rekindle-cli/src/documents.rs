@@ -1,4 +1,4 @@
-//! `docs/schema/*.json` and the tables of `docs/json.md`, written from the types that the program prints.
+//! `docs/schema/*.json`, written from the types that the program prints.
 
 use std::fs;
 
@@ -12,19 +12,16 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
 use crate::{
-    commands::{devices, plan_graph, report, verify},
-    config::{form::Form, reference::assert_written},
+    commands::{devices, plan_graph, report, runs, verify},
+    config::reference::assert_written,
     error_document::{ERROR_FORMAT, ErrorDocument},
     estimate::{ESTIMATE_FORMAT, Estimate},
     infeasible::{INFEASIBLE_FORMAT, Infeasible},
-    max::record::{MAX_FORMAT, MaxRecord},
+    max::{MAX_FORMAT, MaxRecord},
     plan_file::{PLAN_FORMAT, PlanFile},
     started::{COMMAND_FORMAT, Started},
     sweep::record::{SWEEP_FORMAT, SweepRecord},
 };
-
-/// Types whose keys are documented as config keys.
-const OF_CONFIGS: [&str; 2] = ["ModelSpec", "TrainSettings"];
 
 /// A document that the program writes.
 struct Document {
@@ -63,6 +60,7 @@ impl Document {
             Self::written::<verify::VerifyRecord>(verify::VERIFY_FORMAT),
             Self::written::<Started>(COMMAND_FORMAT),
             Self::written::<report::Document>(report::REPORT_FORMAT),
+            Self::written::<runs::Document>(runs::RUNS_FORMAT),
             Self::written::<SweepRecord>(SWEEP_FORMAT),
             Self::written::<MaxRecord>(MAX_FORMAT),
             Self::written::<devices::DeviceList>(devices::DEVICES_FORMAT),
@@ -75,107 +73,6 @@ impl Document {
         let name = name.split('/').next().unwrap_or_default();
         format!("docs/schema/{name}.json")
     }
-
-    /// Its keys with their types and meanings, as Markdown.
-    fn table(&self) -> String {
-        let mut rows = Rows {
-            text: "| key | value | meaning |\n|---|---|---|\n".into(),
-            shown: OF_CONFIGS
-                .map(|name| (&self.schema["$defs"][name], String::new()))
-                .to_vec(),
-        };
-        rows.add(Form::whole(self.schema), "");
-        rows.text
-    }
-}
-
-struct Rows {
-    text: String,
-    /// Objects whose keys already have rows, and where.
-    shown: Vec<(&'static Value, String)>,
-}
-
-impl Rows {
-    fn add(&mut self, object: Form, path: &str) {
-        for (key, schema) in object.keys() {
-            let mut path = format!("{path}{key}");
-            let value = object.at(schema);
-            let mut meaning = object.meaning(schema);
-            let mut row = format!("| `{path}` | {} | ", kind(value));
-            let mut below = value;
-            while let Some(list) = below.forms().into_iter().find(|form| form.is("array")) {
-                below = list.items();
-                path.push_str("[]");
-            }
-            let below = below.tables().first().copied();
-            let known = below.and_then(|below| {
-                let mut shown = self.shown.iter();
-                shown.find(|(object, _)| std::ptr::eq(*object, below.0))
-            });
-            if let Some((_, place)) = known.filter(|(_, place)| !place.is_empty()) {
-                meaning.push_str(&format!(" Keys as in `{place}`."));
-            }
-            row.push_str(&format!("{meaning} |\n"));
-            self.text.push_str(&row);
-            if let (Some(below), None) = (below, known) {
-                self.shown.push((below.0, path.clone()));
-                self.add(below, &format!("{path}."));
-            }
-        }
-    }
-}
-
-/// The JSON types of a value, or the words that it may be.
-fn kind(form: Form) -> String {
-    let kinds = form.forms().into_iter().flat_map(|form| {
-        let words = form.choices();
-        if !words.is_empty() {
-            return words.iter().map(|word| format!("`{word:?}`")).collect();
-        }
-        let kinds: Vec<&Value> = match &form.0["type"] {
-            Value::Array(kinds) => kinds.iter().collect(),
-            one => vec![one],
-        };
-        let named = kinds.into_iter().map(|name| match name.as_str() {
-            Some("array") => format!("array of {}", plural(kind(form.items()))),
-            Some("null") => "`null`".to_owned(),
-            Some(name) => name.to_owned(),
-            None => "anything".to_owned(),
-        });
-        named.collect::<Vec<_>>()
-    });
-    kinds.collect::<Vec<_>>().join(" or ")
-}
-
-/// `arrays of integers`.
-fn plural(kind: String) -> String {
-    match kind.split_once(' ') {
-        Some((first, rest)) => format!("{first}s {rest}"),
-        None => format!("{kind}s"),
-    }
-}
-
-/// The page with the table of each section replaced.
-fn with_tables(page: &str, documents: &[Document]) -> String {
-    let (mut text, mut of, mut inside) = (String::new(), None, false);
-    for line in page.lines() {
-        if let Some(title) = line.strip_prefix("## ") {
-            of = documents.iter().find(|document| document.format == title);
-        }
-        let is_row = line.starts_with('|');
-        if is_row
-            && !inside
-            && let Some(document) = of
-        {
-            text.push_str(&document.table());
-        }
-        inside = is_row && of.is_some();
-        if !inside {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-    text
 }
 
 #[test]
@@ -187,22 +84,26 @@ fn schemas_are_written_from_the_types() {
 }
 
 #[test]
-fn tables_are_written_from_the_schemas() {
+fn every_document_has_a_section_and_every_key_a_meaning() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
     let page = fs::read_to_string(page).expect("read");
-    let documents = Document::all();
-    for document in &documents {
-        let title = format!("\n## {}\n", document.format);
-        assert!(page.contains(&title), "no section {title}");
-        let table = document.table();
-        for row in table.lines() {
-            assert!(row.ends_with('|'), "a row of more than one line: {row}");
-            assert!(!row.contains("|  |"), "a key without its meaning: {row}");
-            assert!(
-                !row.contains("[`"),
-                "a link that only rustdoc follows: {row}"
-            );
+    for Document { format, schema } in Document::all() {
+        assert!(page.contains(&format!("\n## {format}\n")), "{format}");
+        for object in schema["$defs"].as_object().into_iter().flatten() {
+            meanings(format, object.1);
         }
+        meanings(format, schema);
     }
-    assert_written("docs/json.md", &with_tables(&page, &documents));
+}
+
+fn meanings(format: &str, object: &Value) {
+    for (key, value) in object["properties"].as_object().into_iter().flatten() {
+        let meaning = value["description"].as_str();
+        assert!(meaning.is_some(), "{format}: `{key}` has no meaning");
+        let rustdoc = meaning.is_some_and(|meaning| meaning.contains("[`"));
+        assert!(
+            !rustdoc,
+            "{format}: a link in `{key}` that only rustdoc follows"
+        );
+    }
 }

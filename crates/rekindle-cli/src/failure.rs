@@ -132,7 +132,7 @@ impl From<DeviceError> for Failure {
             DeviceError::Dtype { .. } => Self::with_help(
                 exit::USAGE,
                 &error,
-                "name one of these in `dtype` of [train], or by `--dtype`; another device may have more",
+                "name one of these by `--dtype`; another device may have more",
             ),
             DeviceError::NotBuiltIn { .. } | DeviceError::Meter(_) => Self::usage(error),
         }
@@ -151,8 +151,7 @@ impl From<RecordError> for Failure {
                 exit::NO_PLAN,
                 &error,
                 format!(
-                    "run one step without a budget, or with `--budget {}`: what is chosen is kept, and smaller budgets \
-                     work then",
+                    "run once with `--budget {}` to tune kernels; the cache then allows smaller budgets",
                     advised(*needed)
                 ),
             ),
@@ -191,32 +190,30 @@ fn advised(smallest: Bytes) -> String {
 }
 
 /// What to do where a loss or gradient is not finite.
-const FINITE: &str = "try a smaller learning rate or `clip`, and with `f16` `--loss-scale dynamic` or `--dtype bf16`; \
-                      `--on-nonfinite skip` leaves such updates out, unless they are made in the backward pass; saved files are from \
-                      before this step";
+const FINITE: &str =
+    "lower `learning_rate`; or `--on-nonfinite skip --update after` leaves such updates out";
 
 /// What to do where a rank does not answer.
-const SLOW_RANK: &str = "`--resume RUN_DIR` continues from the last snapshot; `REKINDLE_RANK_TIMEOUT=30min` makes ranks wait \
-                         longer for each other";
+const SLOW_RANK: &str =
+    "`rekindle train --resume RUN_DIR`; `REKINDLE_RANK_TIMEOUT=30min` makes ranks wait longer";
 
 /// What to do where a step failed after it had updated some parameters.
-const PARTLY: &str = "`--resume RUN_DIR` continues from the last snapshot; with `--update after` a step that fails leaves nothing";
+const PARTLY: &str = "`rekindle train --resume RUN_DIR --update after`: a failed step then leaves the model unchanged";
 
 /// What to do where a device failed.
-const FAULT: &str = "this process can no longer use the device: `--resume RUN_DIR` continues from the last snapshot; \
-                     `nvidia-smi -q` and the system's log may say more";
+const FAULT: &str = "`rekindle train --resume RUN_DIR` continues from the last snapshot; `nvidia-smi -q` may say more";
 
 /// What to do where a kernel does not compile.
-const KERNEL: &str = "`rekindle devices` shows which NVRTC and which headers are used: both belong to one CUDA version, which is \
-                      no newer than the driver's (docs/cuda.md)";
+const KERNEL: &str =
+    "`rekindle devices` shows NVRTC and headers, which must be of one CUDA version (docs/cuda.md)";
 
 /// A defect of cubek-matmul 0.3.1, `docs/upstream.md`, 11.
 const TILE: &str = "the device failed: a matrix kernel of cubek-matmul asks for a tile of more than 256 rows, which GPUs of compute \
                     capability 9.0 refuse (docs/upstream.md, 11)";
 
 /// What to do where a tile is too large.
-const SMALLER_TILE: &str = "this happens in f16 and bf16 where a batch has at least four times as many rows (samples or tokens) as \
-                            a layer has outputs: choose a smaller `--batch`, or `--dtype f32`";
+const SMALLER_TILE: &str =
+    "`--dtype f32`, or a `--batch` of fewer than four times as many rows as a layer has outputs";
 
 /// The failure of a device that a message describes: exit code, sentence, and help.
 fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
@@ -237,15 +234,14 @@ fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
 
 /// What to do where a weight is larger than a buffer may be.
 const SMALLER_LAYER: &str =
-    "no plan and no budget changes that: try `--dtype f16`, a smaller layer, or another device";
+    "`--dtype f16`, a smaller layer, or another `--device`; no budget changes that";
 
 /// What to do where an activation is.
-const SMALLER_PARTS: &str = "no plan and no budget changes that: a smaller `--batch` does, and so does `accumulate` in \
-                             `[train]`, which trains the same batch in parts";
+const SMALLER_PARTS: &str =
+    "a smaller `--batch`, or `accumulate` in [train]; no budget changes that";
 
 /// What to do where memory runs out.
-const SMALLER: &str = "a smaller `--batch`, more `--segments` or a `--budget` below the free memory may help; \
-                       `--resume RUN_DIR` continues from the last snapshot";
+const SMALLER: &str = "a smaller `--batch` or `--budget` may help; `--resume RUN_DIR` continues from the last snapshot";
 
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
@@ -256,7 +252,7 @@ impl From<RunError> for Failure {
                 exit::NO_PLAN,
                 &error,
                 format!(
-                    "`--budget {}` plans for less; so do a smaller `--batch` and more `--segments`",
+                    "`--budget {}` plans for less",
                     advised(Bytes(free.0 / 10 * 9))
                 ),
             ),

@@ -14,7 +14,7 @@
 //! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
-//! | [`plot`], [`report`] | pictures (timeline, comparison, frontier) as SVG; runs as one HTML page |
+//! | [`plot`], [`report`] | pictures (timeline, losses, frontier) as SVG; a run or a sweep as one HTML page |
 //! | [`started`], [`resumed`], [`shell`] | the command line of a run, kept in its folder; what `--resume` makes of it; how it is quoted |
 //! | [`child`] | commands of this program in processes of their own, which end with this one |
 //! | [`stop`] | signals that stop a command |
@@ -108,6 +108,7 @@ fn main() {
         Command::Max(args) => commands::max::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Report(args) => commands::report::run(&args),
+        Command::Runs(args) => commands::runs::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Init(args) => commands::init::run(&args),
         Command::Completions(args) => commands::shell::completions(&args),

@@ -2,13 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, mem,
+    mem,
     ops::ControlFlow,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use rekindle_train::{
     NonFinite,
     record::{EvalRecord, MemoryGrowth, StepRecord},
@@ -20,9 +20,9 @@ use rekindle_train::{
 
 use crate::{
     compiling, exit,
-    failure::{Failure, Outcome},
+    failure::{self, Failure, Outcome},
     started::Started,
-    stop, terminal,
+    stop, summary, terminal,
     track::TrackFile,
 };
 
@@ -56,7 +56,7 @@ impl Progress {
         Self {
             steps,
             batch,
-            bar: terminal::bar(style("{spinner} preparing{kernels}")),
+            bar: terminal::bar(style("{spinner} preparing")),
             last_line: None,
             stepped: false,
             nonfinite: 0,
@@ -77,16 +77,22 @@ impl Progress {
         Self { track, ..self }
     }
 
-    fn note_update(&self, planned: &Planned) {
-        if let Some(offload) = crate::summary::offload_line(planned) {
-            self.line(&offload);
+    fn note_plan(&self, planned: &Planned) {
+        self.line(&summary::plan_line(planned));
+        for note in summary::notes(planned) {
+            self.line(&note);
         }
-        if let Some(state) = crate::summary::state_line(planned) {
-            self.line(&format!("optimizer state: {state}"));
+    }
+
+    /// Whether the last plain line is some seconds old; then the next one is counted from now.
+    fn is_due(&mut self) -> bool {
+        let due = self
+            .last_line
+            .is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
+        if due {
+            self.last_line = Some(Instant::now());
         }
-        if let Some(update) = crate::summary::in_backward_line(planned) {
-            self.line(&format!("updates {update}"));
-        }
+        due
     }
 
     /// Prints a line without tearing the bar.
@@ -124,7 +130,7 @@ fn not_written(unwritten: &BTreeMap<RunFile, String>) -> Failure {
             files.join(" and "),
             reasons.join("; ")
         ),
-        "make room, then `rekindle train --resume RUN_DIR` writes the rest; steps after the last snapshot run again",
+        "make room, then `rekindle train --resume RUN_DIR` writes the rest",
     )
 }
 
@@ -136,14 +142,10 @@ fn asked_to_stop() -> ControlFlow<()> {
 }
 
 /// Falls back to the default style: a broken template would be a bug, but does not stop a run.
-pub fn style(template: &str) -> ProgressStyle {
+fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ")
-        .with_key("kernels", |_: &ProgressState, out: &mut dyn fmt::Write| {
-            // Written to memory.
-            let _ = out.write_str(&compiling::shown());
-        })
 }
 
 impl Observer for Progress {
@@ -156,9 +158,7 @@ impl Observer for Progress {
     fn measuring(&mut self, done: usize, of: usize) {
         if let Some(bar) = &self.bar {
             if done == 0 {
-                bar.set_style(style(
-                    "measuring [{bar:30}] {percent}% of the operations{kernels}",
-                ));
+                bar.set_style(style("measuring [{bar:30}] {percent}% of the operations"));
                 bar.set_length(of as u64);
             }
             bar.set_position(done as u64);
@@ -166,7 +166,7 @@ impl Observer for Progress {
     }
 
     fn planned(&mut self, planned: &Planned, step: usize) {
-        crate::failure::note_plan(planned, step);
+        failure::note_plan(planned, step);
         // Until now nothing could be lost. Where kernels are compiled, the first step may still take long, and nothing is
         // lost before it is done.
         if compiling::count() == 0 {
@@ -175,21 +175,20 @@ impl Observer for Progress {
         if let Some((started, folder)) = self.kept.take() {
             self.keeping = started.keep(&folder);
         }
-        self.line(&crate::summary::plan_line(planned));
-        self.note_update(planned);
-        for warning in crate::summary::warnings(planned) {
+        self.note_plan(planned);
+        if let Some(warning) = summary::warning(planned) {
             self.line(&format!("warning: {warning}"));
         }
         if let Some(bar) = &self.bar {
             bar.reset();
             bar.set_length(self.steps as u64);
             // Lines that are too wide are cut off, because a wrapped line cannot be erased.
-            bar.set_style(style("{pos}/{len} [{bar:12}] {eta}{kernels} {wide_msg}"));
+            bar.set_style(style("{pos}/{len} [{bar:12}] {eta} {wide_msg}"));
         }
     }
 
     fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
-        crate::failure::note_step(step.step + 1);
+        failure::note_step(step.step + 1);
         stop::in_order(STOPPING);
         if !mem::replace(&mut self.stepped, true) && compiling::count() > 0 {
             self.line(&compiling::kept());
@@ -213,12 +212,8 @@ impl Observer for Progress {
                 bar.set_message(message);
             }
             None => {
-                let due = self
-                    .last_line
-                    .is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
-                if due || step.step == self.steps {
+                if self.is_due() || step.step == self.steps {
                     self.line(&format!("step {}/{} {message}", step.step, self.steps));
-                    self.last_line = Some(Instant::now());
                 }
             }
         }
@@ -231,12 +226,8 @@ impl Observer for Progress {
             // Only those that take long.
             None if done == 0 => self.last_line = Some(Instant::now()),
             None => {
-                let due = self
-                    .last_line
-                    .is_none_or(|last| last.elapsed() >= LINE_INTERVAL);
-                if due {
+                if self.is_due() {
                     self.line(&format!("evaluating: {done} of {of} samples"));
-                    self.last_line = Some(Instant::now());
                 }
             }
         }
@@ -244,17 +235,12 @@ impl Observer for Progress {
     }
 
     fn planned_again(&mut self, again: &PlannedAgain<'_>) {
-        crate::failure::note_step(again.step);
-        let within = match again.budget == again.before {
-            true => format!("the same {}", again.budget),
-            false => format!("{} instead of {}", again.budget, again.before),
-        };
+        failure::note_step(again.step);
         self.line(&format!(
-            "{}; planned again within {within}, from step {} on",
-            again.shortage, again.step
+            "{}; re-planned from step {}: budget {} -> {}",
+            again.shortage, again.step, again.before, again.budget
         ));
-        self.line(&crate::summary::plan_line(again.planned));
-        self.note_update(again.planned);
+        self.note_plan(again.planned);
     }
 
     fn nonfinite(&mut self, found: &NonFinite) {
@@ -277,13 +263,13 @@ impl Observer for Progress {
 
     fn grows(&mut self, growth: &MemoryGrowth) {
         self.line(&format!(
-            "warning: memory grows: {growth}. Stop the run and `--resume` it: a new process starts without it"
+            "warning: memory grows: {growth}; stop it and `rekindle train --resume RUN_DIR` starts without it"
         ));
     }
 
     fn snapshot_withheld(&mut self, step: usize, what: &str) {
         self.line(&format!(
-            "warning: no snapshot is taken after step {step}: {what} is not finite; the previous one is kept"
+            "warning: no snapshot after step {step}: {what} is not finite; the previous one is kept"
         ));
     }
 
@@ -312,7 +298,7 @@ impl Observer for Progress {
             "step {}: evaluation on {} samples: {}",
             evaluation.step,
             evaluation.samples,
-            crate::summary::evaluated(evaluation)
+            summary::evaluated(evaluation)
         ));
     }
 }

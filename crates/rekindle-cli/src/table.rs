@@ -2,10 +2,7 @@
 //!
 //! Columns without a value are left out. Numbers are right-aligned.
 
-use std::{
-    fmt::{self, Write},
-    ops::Range,
-};
+use std::{fmt, ops::Range};
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, presets::NOTHING};
 use indicatif::HumanCount;
@@ -14,12 +11,11 @@ use rekindle_plan::{Bytes, Seconds};
 
 use crate::terminal;
 
-/// A cell: the displayed value, and the exact value.
+/// A cell: the displayed value, and the exact number with its unit.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Cell {
     text: String,
-    /// The number, and the same with its unit.
-    exact: Option<[String; 2]>,
+    exact: Option<(String, &'static str)>,
 }
 
 impl<T: ToString> From<T> for Cell {
@@ -36,7 +32,7 @@ impl Cell {
     pub fn bytes(bytes: impl Into<Option<Bytes>>) -> Self {
         let cell = |bytes: Bytes| Self {
             text: bytes.to_string(),
-            exact: Some([bytes.0.to_string(), format!("{} bytes", thousands(bytes.0))]),
+            exact: Some((bytes.0.to_string(), "bytes")),
         };
         bytes.into().map(cell).unwrap_or_default()
     }
@@ -45,7 +41,7 @@ impl Cell {
     pub fn seconds(seconds: impl Into<Option<Seconds>>) -> Self {
         let cell = |seconds: Seconds| Self {
             text: seconds.to_string(),
-            exact: Some([seconds.0.to_string(), format!("{} s", seconds.0)]),
+            exact: Some((seconds.0.to_string(), "s")),
         };
         seconds.into().map(cell).unwrap_or_default()
     }
@@ -59,7 +55,9 @@ impl Cell {
 impl Render for Cell {
     fn render(&self) -> Markup {
         match &self.exact {
-            Some([value, title]) => html! { data value=(value) title=(title) { (self.text) } },
+            Some((value, unit)) => {
+                html! { data value=(value) title={ (value) " " (unit) } { (self.text) } }
+            }
             None => html! { (self.text) },
         }
     }
@@ -70,7 +68,6 @@ impl Render for Cell {
 pub struct Table {
     header: Vec<String>,
     numbers: Range<usize>,
-    dense: bool,
     rows: Vec<Vec<Cell>>,
 }
 
@@ -79,15 +76,8 @@ pub fn table<const N: usize>(header: [&str; N], numbers: Range<usize>) -> Table 
     Table {
         header: header.map(str::to_owned).to_vec(),
         numbers,
-        dense: false,
         rows: Vec::new(),
     }
-}
-
-/// Leaves one character between columns where there are many, and aligns those in `numbers` to the right.
-pub fn dense(table: &mut Table, numbers: Range<usize>) {
-    table.dense = true;
-    table.numbers = numbers;
 }
 
 impl Table {
@@ -98,39 +88,33 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Columns with a value, of which there is at least one.
-    fn columns(&self) -> impl Iterator<Item = usize> + Clone + '_ {
-        let full = |row: &Vec<Cell>, column: usize| !row[column].text.is_empty();
-        (0..self.header.len()).filter(move |&column| self.rows.iter().any(|row| full(row, column)))
+    /// Whether a column has a value.
+    fn has(&self, column: usize) -> bool {
+        self.rows.iter().any(|row| !row[column].text.is_empty())
     }
 
-    /// For terminals, without some of the columns.
-    fn terminal(&self, hidden: &[usize], arrangement: ContentArrangement) -> String {
+    /// For terminals, with so many characters between columns. Cells wrap where a terminal is narrower.
+    fn spaced(&self, between: u16) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(NOTHING);
-        // Cells wrap where a terminal is narrower; a pipe has no width.
+        // A pipe has no width.
         if terminal::columns().is_none() {
             table.force_no_tty();
         }
-        table.set_content_arrangement(arrangement);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
         table.set_header(&self.header);
-        table.add_rows(
-            self.rows
-                .iter()
-                .map(|row| row.iter().map(|cell| &cell.text)),
-        );
+        let texts = |row: &Vec<Cell>| row.iter().map(|cell| cell.text.clone()).collect::<Vec<_>>();
+        table.add_rows(self.rows.iter().map(texts));
         for index in 0..self.header.len() {
             let Some(column) = table.column_mut(index) else {
                 continue;
             };
-            if hidden.contains(&index) || !self.columns().any(|shown| shown == index) {
+            column.set_padding((0, between));
+            if !self.has(index) {
                 column.set_constraint(ColumnConstraint::Hidden);
             }
             if self.numbers.contains(&index) {
                 column.set_cell_alignment(CellAlignment::Right);
-            }
-            if self.dense {
-                column.set_padding((0, 1));
             }
         }
         // Tables pad their last column, and nothing follows it.
@@ -138,24 +122,17 @@ impl Table {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    fn natural_width(&self, hidden: &[usize]) -> usize {
-        let text = self.terminal(hidden, ContentArrangement::Disabled);
-        let widths = text.lines().map(|line| line.chars().count());
-        widths.max().unwrap_or(0)
-    }
-
     /// As HTML: exact bytes and seconds are shown under the pointer.
     pub fn html(&self) -> Markup {
+        let columns = || (0..self.header.len()).filter(|&column| self.has(column));
         let class = |column: usize| self.numbers.contains(&column).then_some("number");
         html! {
             div.scroll {
                 table {
-                    thead { tr { @for column in self.columns() { th class=[class(column)] { (self.header[column].trim()) } } } }
+                    thead { tr { @for column in columns() { th class=[class(column)] { (self.header[column]) } } } }
                     tbody {
                         @for row in &self.rows {
-                            tr class=[(!row[0].text.is_empty()).then_some("first")] {
-                                @for column in self.columns() { td class=[class(column)] { (row[column]) } }
-                            }
+                            tr { @for column in columns() { td class=[class(column)] { (row[column]) } } }
                         }
                     }
                 }
@@ -166,42 +143,15 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.terminal(&[], ContentArrangement::Dynamic))
+        let wide = self.spaced(2);
+        match wide
+            .lines()
+            .all(|line| line.chars().count() <= terminal::width())
+        {
+            true => f.write_str(&wide),
+            false => f.write_str(&self.spaced(1)),
+        }
     }
-}
-
-/// A table that fits the terminal: if that is too narrow, first drops the `dispensable` columns one after another, then
-/// wraps cells. A line below the table says so.
-pub fn shown(table: &Table, dispensable: &[usize]) -> String {
-    match terminal::columns() {
-        Some(width) => fitted(table, dispensable, usize::from(width)),
-        None => table.to_string(),
-    }
-}
-
-/// The same for so many columns.
-pub fn fitted(table: &Table, dispensable: &[usize], width: usize) -> String {
-    let enough = |&count: &usize| table.natural_width(&dispensable[..count]) <= width;
-    let count = (0..dispensable.len()).find(enough);
-    let hidden = &dispensable[..count.unwrap_or(dispensable.len())];
-    let mut text = table.terminal(hidden, ContentArrangement::Dynamic);
-    if !hidden.is_empty() {
-        let title = |&column: &usize| table.header[column].trim().replace('\n', " ");
-        let titles: Vec<String> = hidden.iter().map(title).collect();
-        let _ = write!(
-            text,
-            "\n(not shown in {width} columns: {})",
-            titles.join(", ")
-        );
-    }
-    let needs = table.natural_width(hidden);
-    if needs > width {
-        let _ = write!(
-            text,
-            "\n(this table is {needs} columns wide, the terminal {width}: cells are wrapped)"
-        );
-    }
-    text
 }
 
 /// `1 stage`, `2 stages`.
@@ -215,39 +165,25 @@ pub fn thousands(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// `0.125` as `12%`.
-pub fn percent(share: f64) -> String {
-    format!("{:.0}%", 100.0 * share)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn columns_that_can_be_spared_go_first_and_empty_ones_always() {
-        let mut table = table(["stage", "bytes", "pools", "seconds"], 1..4);
-        table.add_row(["a long name", "1024", "", "0.5"]);
-        let wide = fitted(&table, &[3], 40);
-        assert!(!wide.contains('(') && !wide.contains("pools"), "{wide}");
-        let narrow = fitted(&table, &[3], 24);
-        assert!(!narrow.contains("0.5"), "{narrow}");
-        assert!(
-            narrow.ends_with("(not shown in 24 columns: seconds)"),
-            "{narrow}"
-        );
-        let narrower = fitted(&table, &[3], 12);
-        assert!(
-            narrower.ends_with("the terminal 12: cells are wrapped)"),
-            "{narrower}"
-        );
+    fn columns_without_a_value_are_left_out_and_wide_tables_are_denser() {
+        let mut table = table(["stage", "bytes", "pools"], 1..3);
+        table.add_row(["a", "1024", ""]);
+        assert_eq!(table.to_string(), "stage  bytes\na       1024");
+        table.add_row(["a".repeat(74).as_str(), "1", ""]);
+        let dense = table.to_string();
+        assert!(dense.lines().all(|line| line.len() <= 80), "{dense}");
     }
 
     #[test]
     fn pages_have_all_digits_behind_what_is_shown() {
         assert_eq!(
             Cell::bytes(Bytes(40_605_367)).render().into_string(),
-            r#"<data value="40605367" title="40,605,367 bytes">38.7 MiB</data>"#
+            r#"<data value="40605367" title="40605367 bytes">38.7 MiB</data>"#
         );
     }
 }

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use anstream::AutoStream;
 use clap::{Args, ColorChoice};
 use indicatif::{ProgressBar, ProgressStyle, WeakProgressBar};
 use miette::MietteHandlerOpts;
@@ -82,19 +81,11 @@ pub fn bar(style: ProgressStyle) -> Option<ProgressBar> {
     Some(bar)
 }
 
-fn drawn_bar() -> Option<ProgressBar> {
-    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner);
-    bar.as_ref()?.upgrade().filter(|bar| !bar.is_finished())
-}
-
-/// Whether a bar is drawn now.
-pub fn draws_bar() -> bool {
-    drawn_bar().is_some()
-}
-
 /// Writes lines without tearing a bar.
 pub fn beside_bar(write: impl FnOnce()) {
-    match drawn_bar() {
+    let last = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let bar = last.as_ref().and_then(WeakProgressBar::upgrade);
+    match bar.filter(|bar| !bar.is_finished()) {
         Some(bar) => bar.suspend(write),
         None => write(),
     }
@@ -108,16 +99,6 @@ pub fn quiet() -> bool {
 /// Whether more than usual is printed.
 pub fn verbose() -> bool {
     look().verbose
-}
-
-/// Whether standard output uses colours: as requested, else on a capable terminal, unless `NO_COLOR` is set
-/// (https://no-color.org).
-pub fn colours() -> bool {
-    match look().color {
-        ColorChoice::Always => true,
-        ColorChoice::Never => false,
-        ColorChoice::Auto => AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never,
-    }
 }
 
 /// Text from a file, safe for printing: control characters, which could manipulate the terminal, are escaped.

@@ -43,7 +43,7 @@ pub enum TrainError {
         error: RecordError,
     },
     /// Another rank failed and reports the error: the step has no effect.
-    #[error("another rank gave the step up")]
+    #[error("another rank failed; this step was abandoned")]
     OtherRank,
     /// The device failed.
     #[error("the device failed while the step ran: {0}")]

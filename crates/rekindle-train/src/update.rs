@@ -32,29 +32,20 @@ pub fn updates(settings: &TrainSettings, within_a_budget: bool) -> Updates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum UpdateRefused {
     /// Gradients of a batch's parts are added up first.
-    #[error(
-        "`update = \"in-backward\"` frees each gradient at once, but `accumulate` adds up those of {parts} parts"
-    )]
+    #[error("`accumulate = {parts}` adds up gradients of {parts} parts: it needs `--update after`")]
     Accumulate {
         /// The parts.
         parts: usize,
     },
     /// All gradients are clipped together.
-    #[error(
-        "`update = \"in-backward\"` frees each gradient at once, but `clip` by `global_norm` needs all of them: use `norm` or \
-         `value`, which clip each by itself, or `update = \"after\"`"
-    )]
+    #[error("`clip` by `global_norm` needs all gradients at once: it needs `--update after`")]
     GlobalNorm,
     /// A step that is not finite is left out.
-    #[error(
-        "`update = \"in-backward\"` has updated parameters before the last gradient is there, so `on_nonfinite = \"skip\"` \
-         cannot take the step back: `stop` checks each gradient before its own update, `continue` checks none"
-    )]
+    #[error("`on_nonfinite = \"skip\"` undoes a whole step: it needs `--update after`")]
     Skip,
     /// A step whose gradients overflow is left out.
     #[error(
-        "`update = \"in-backward\"` has updated parameters before the last gradient is there, so a dynamic `loss_scale`, the default \
-         of `f16`, cannot skip a step whose gradients overflow: a number or `none` skips no step"
+        "a dynamic `loss_scale`, the default of `f16`, undoes whole steps: it needs `--update after`"
     )]
     LossScale,
 }

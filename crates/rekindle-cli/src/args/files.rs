@@ -1,4 +1,4 @@
-//! Arguments of commands that run no model: `report`, `devices`, `init`, `completions` and `man`.
+//! Arguments of commands that run no model: `report`, `runs`, `devices`, `init`, `completions` and `man`.
 
 use std::path::PathBuf;
 
@@ -8,19 +8,32 @@ use super::AnswerArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle report runs/first\n  rekindle report runs/first runs/second -o comparison.html"
+    after_help = "Examples:\n  rekindle report runs/first --open\n  rekindle report runs/first -o timeline.svg"
 )]
 pub struct ReportArgs {
-    /// Folders written by `rekindle train -o`, or one written by `rekindle sweep -o`
-    #[arg(value_name = "RUN_DIR", required = true)]
+    /// Folders written by `rekindle train -o` or `rekindle sweep -o`
+    #[arg(value_name = "DIR", required = true)]
     pub runs: Vec<PathBuf>,
-    /// Write the page to FILE (by default `report.html`, or `comparison.html` for several runs, in the first folder). A
-    /// FILE that ends in .svg gets the picture alone, one in .json the trace of a step for https://ui.perfetto.dev
+    /// Write the page to FILE (by default `report.html` in the folder). A FILE that ends in .svg gets the picture alone, one
+    /// in .json the trace of a step for https://ui.perfetto.dev
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
+    /// Open the page in a browser
+    #[arg(long, help_heading = "Output")]
+    pub open: bool,
     /// Write one JSON document with the page's path to standard output
     #[arg(long, help_heading = "Output")]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rekindle runs\n  rekindle runs runs --json")]
+pub struct RunsArgs {
+    /// The folder that holds the runs' folders
+    #[arg(value_name = "DIR", default_value = "runs")]
+    pub folder: PathBuf,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
 }
 
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@
 //! | [`train`] | `train` |
 //! | [`plan`] | `estimate`, `profile`, `plan` |
 //! | [`sweep`] | `sweep`, `max`, `verify` |
-//! | [`files`] | `report`, `devices`, `init`, `completions`, `man` |
+//! | [`files`] | `report`, `runs`, `devices`, `init`, `completions`, `man` |
 //! | [`word`] | values that need custom parsers for clap |
 
 mod files;
@@ -19,7 +19,7 @@ mod word;
 use clap::{Parser, Subcommand};
 
 pub use self::{
-    files::{CompletionsArgs, DevicesArgs, InitArgs, ManArgs, ReportArgs, Story},
+    files::{CompletionsArgs, DevicesArgs, InitArgs, ManArgs, ReportArgs, RunsArgs, Story},
     plan::{EstimateArgs, PlanArgs, ProfileArgs},
     shared::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
     sweep::{Lever, MaxArgs, SweepArgs, VerifyArgs},
@@ -49,7 +49,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Count a model's parameters and memory, and say whether it fits, without running it
+    /// Count a training's memory from shapes, and say whether it fits, without running it
     Estimate(EstimateArgs),
     /// Train a model within a memory budget, and compare predictions with measurements
     Train(Box<TrainArgs>),
@@ -59,12 +59,14 @@ pub enum Command {
     Plan(PlanArgs),
     /// Run a config under many schedules, and show time against memory: table, files, plot
     Sweep(SweepArgs),
-    /// Find the largest batch, depth or width that fits, with and without checkpointing
+    /// Find the largest batch or depth that fits, with and without checkpointing
     Max(MaxArgs),
     /// Check that checkpointed training computes the same numbers as plain training
     Verify(VerifyArgs),
-    /// Make one self-contained HTML page of a run, of several runs, or of a sweep
+    /// Make a self-contained HTML page of a run or a sweep
     Report(ReportArgs),
+    /// List runs: when, config, budget, peak, step time, loss, state
+    Runs(RunsArgs),
     /// List the devices of this machine, and say why others cannot be used
     Devices(DevicesArgs),
     /// Write a commented config to start from

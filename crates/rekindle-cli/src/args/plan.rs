@@ -21,9 +21,6 @@ pub struct EstimateArgs {
     /// Device that the model must fit: auto, cpu, cuda, cuda:N, wgpu or wgpu:N
     #[arg(long, value_name = "D", help_heading = "Device and measurement")]
     pub device: Option<DeviceChoice>,
-    /// Show N levels of layers inside layers (all of them if not given)
-    #[arg(long, value_name = "N", help_heading = "Output")]
-    pub levels: Option<usize>,
     #[command(flatten)]
     pub answer: AnswerArgs,
 }

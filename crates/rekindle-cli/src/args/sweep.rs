@@ -60,7 +60,7 @@ pub struct SweepArgs {
 pub struct MaxArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// What to enlarge: batch, depth (repeats of the largest `repeat` group) or width (all hidden sizes in proportion)
+    /// What to enlarge: batch, or depth (repeats of the largest `repeat` group)
     #[arg(
         long,
         value_name = "WHAT",
@@ -87,9 +87,6 @@ pub struct MaxArgs {
         help_heading = "Schedule"
     )]
     pub slowdown: f64,
-    /// Count from shapes instead of measuring
-    #[arg(long, help_heading = "Device and measurement")]
-    pub counted: bool,
     /// Run the answer for two steps, and compare its peak with the prediction
     #[arg(long, help_heading = "Output")]
     pub confirm: bool,
@@ -105,8 +102,6 @@ pub enum Lever {
     Batch,
     /// How often the largest group repeats.
     Depth,
-    /// The size that most hidden layers have.
-    Width,
 }
 
 impl Lever {
@@ -115,7 +110,6 @@ impl Lever {
         match self {
             Self::Batch => "batch",
             Self::Depth => "depth",
-            Self::Width => "width",
         }
     }
 }

@@ -1,10 +1,9 @@
-//! `rekindle estimate`: the layers of a model, its memory by kind, and whether it fits, from shapes.
+//! `rekindle estimate`: a training's memory by kind, and whether it fits, from shapes.
 
 use rekindle::record::Update;
 use rekindle_plan::{PlanError, Request};
 use rekindle_train::{
     device::DeviceInfo,
-    fit::Limit,
     kernels,
     update::{UpdateChoice, Updates, updates},
 };
@@ -13,11 +12,10 @@ use super::train;
 use crate::{
     args::EstimateArgs,
     config::{self, Overrides, RunKeys},
-    estimate::{Estimate, Wanted},
+    estimate::{Estimate, Limit, Wanted},
     failure::{Failure, Outcome},
     output,
     plan_file::PlanFile,
-    terminal,
 };
 
 /// Runs the estimate. If no plan fits the budget, the error is reported after the report.
@@ -27,16 +25,12 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     config.run = config.run.replaced(&args.schedule, None);
     let request = request(&config.run, &device)?;
     let budget = request.as_ref().and_then(|request| request.budget);
-    let limit = match (budget, &device) {
-        (Some(bytes), _) => Some(Limit {
-            of: Limit::BUDGET.into(),
-            bytes,
-        }),
-        (None, device) => device.available_bytes().map(|bytes| Limit {
-            of: device.device.to_string(),
-            bytes,
-        }),
+    let of = match budget {
+        Some(_) => "budget".into(),
+        None => device.device.to_string(),
     };
+    let limit = budget.or(device.available_bytes());
+    let limit = limit.map(|bytes| Limit { of, bytes });
     let kernels = kernels(device.device);
     let wanted = match (&config.run.plan, request) {
         (Some(path), _) => {
@@ -48,7 +42,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
             Wanted::Made(order, file.planner)
         }
         (None, Some(request)) => Wanted::Plan(request),
-        (None, None) => Wanted::Plain,
+        (None, None) => Wanted::Fitting,
     };
     let updates = updates(&config.training, budget.is_some());
     let either = !matches!(wanted, Wanted::Made(..)) && !matches!(updates, Updates::One(_));
@@ -62,7 +56,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     if args.answer.json {
         output::json(&estimate)?;
     } else {
-        output::text(&estimate.text(args.levels.unwrap_or(usize::MAX), terminal::colours()))?;
+        output::text(&estimate.text())?;
     }
     match impossible {
         Some(error) => Err(error.into()),

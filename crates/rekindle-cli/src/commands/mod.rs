@@ -9,6 +9,7 @@ pub mod plan;
 pub mod plan_graph;
 pub mod profile;
 pub mod report;
+pub mod runs;
 pub mod shell;
 pub mod sweep;
 pub mod train;

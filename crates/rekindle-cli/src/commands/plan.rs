@@ -1,8 +1,8 @@
 //! `rekindle plan`: the fastest schedule that fits, explained.
 
-use std::{fmt::Write, path::Path};
+use std::path::Path;
 
-use rekindle_plan::{Bytes, PlanError, Planner, Request};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::DeviceInfo,
     ranks::Ranks,
@@ -18,7 +18,7 @@ use crate::{
     input, network, output,
     plan_file::PlanFile,
     ranks, summary,
-    table::{self, several, thousands},
+    table::{self, several},
     terminal,
 };
 
@@ -133,18 +133,13 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
 fn shown(args: &PlanArgs, planned: Result<Planned, RunError>, job: Option<&Job<'_>>) -> Outcome {
     match planned {
         Ok(planned) => show(args, &planned, job.map_or(0, |job| job.part().len())),
-        Err(RunError::Plan(error)) => Err(refused(args, error)),
-        Err(error) => Err(error.into()),
+        Err(error) => {
+            if let (RunError::Plan(error), true) = (&error, args.answer.json) {
+                Infeasible::report(error)?;
+            }
+            Err(error.into())
+        }
     }
-}
-
-fn refused(args: &PlanArgs, error: PlanError) -> Failure {
-    let reported = if args.answer.json {
-        Infeasible::report(&error)
-    } else {
-        Ok(())
-    };
-    reported.err().unwrap_or_else(|| error.into())
 }
 
 /// Shows a plan; `batch` is this rank's if the plan is for several ranks.
@@ -156,47 +151,26 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     if args.answer.json {
         return output::json(&file);
     }
-    let mut text = String::new();
-    let _ = writeln!(text, "planner    {}", plan.planner);
-    if let Some(budget) = plan.budget {
-        let _ = writeln!(text, "budget     {budget}");
-    }
-    let _ = writeln!(
-        text,
-        "peak       {} (plain run {})",
-        plan.peak, plan.plain_peak
-    );
-    let _ = writeln!(
-        text,
-        "step       {} ({:.2}x the plain run's {})",
-        plan.step,
-        plan.step.0 / plan.plain_step.0,
-        plan.plain_step
-    );
-    let mut lines = Vec::new();
+    let mut lines = vec![summary::plan_line(plan)];
     if let Some(ranks) = &file.ranks {
-        lines.extend([
-            format!(
-                "ranks      {}, each with {} of the batch at most; link {}",
-                ranks.exchange.ring.ranks,
-                several(batch, "sample"),
-                network::link(&ranks.exchange)
-            ),
-            format!("exchange   {}", network::exchange(&ranks.exchange)),
-            format!("efficiency {:.0}%", 100.0 * ranks.efficiency),
-        ]);
+        let ring = &ranks.exchange.ring;
+        lines.push(format!(
+            "{} ranks of {}, link {}: the exchange adds {}, efficiency {:.0}%",
+            ring.ranks,
+            several(batch, "sample"),
+            network::in_words(ring.link),
+            ranks.predicted_exchange_s,
+            100.0 * ranks.efficiency
+        ));
     }
-    lines.push(format!("schedule   {}", shape(plan)));
-    lines.extend(summary::offload_line(plan).map(|offload| format!("offload    {offload}")));
-    lines.extend(summary::state_line(plan).map(|state| format!("state      {state}")));
-    lines.extend(summary::in_backward_line(plan).map(|update| format!("update     {update}")));
-    for line in lines {
-        let _ = writeln!(text, "{}", terminal::wrapped(&line, "           "));
-    }
+    lines.extend(summary::notes(plan));
+    let lines = lines.iter().map(|line| terminal::wrapped(line, "  "));
+    let mut text = lines.collect::<Vec<_>>().join("\n");
     if args.explain {
-        explain::explain(plan, &mut text);
+        let (peak, forwards) = (explain::peak(plan), explain::forwards(plan));
+        text += &format!("\n\n{peak}\n\n{forwards}");
     }
-    output::text(&text)
+    output::text(&format!("{text}\n"))
 }
 
 /// The budget for a step from a file: a percentage refers to the given device.
@@ -207,29 +181,6 @@ fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
     match args.measure.device {
         Some(device) => train::bytes_of(size, &device.listed()?).map(Some),
         None => size.of(None).map(Some).map_err(Failure::usage),
-    }
-}
-
-fn shape(plan: &Planned) -> String {
-    let stages = plan.forwards.len();
-    let again = plan.forwards.iter().filter(|&&count| count > 1).count();
-    let most = plan.forwards.iter().max().copied().unwrap_or(0);
-    match (&plan.segments, plan.operations) {
-        (Some(segments), _) if segments.len() > 1 => format!(
-            "{} of {}; {} run forward twice",
-            several(segments.len(), "segment"),
-            several(stages, "stage"),
-            several(again, "stage"),
-        ),
-        (Some(_), _) => format!("{} kept, nothing recomputed", several(stages, "stage")),
-        (None, Some((repeated, operations))) => format!(
-            "{} of {} operations recomputed, in {again} of {stages} stages",
-            thousands(repeated as u64),
-            thousands(operations as u64)
-        ),
-        (None, None) => {
-            format!("nested: {again} of {stages} stages run again, up to {most} times")
-        }
     }
 }
 

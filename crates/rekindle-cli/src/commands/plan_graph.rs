@@ -122,15 +122,13 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
 }
 
 fn described(plan: &GraphPlan, graph: &Graph) -> String {
-    let GraphPlan {
-        planner, simulated, ..
-    } = plan;
+    let (planner, simulated) = (plan.planner, &plan.simulated);
     format!(
-        "planner    {planner}\npeak       {}\nstep       {}\nschedule   {} of {} recomputed\n",
-        simulated.peak,
-        simulated.time,
+        "plan `{planner}`: {} of {} recomputed; predicted peak {}, step {}\n",
         thousands(simulated.repeated as u64),
         several(graph.operations.len(), "operation"),
+        simulated.peak,
+        simulated.time,
     )
 }
 

@@ -1,6 +1,9 @@
 //! `rekindle profile`: the measured chain.
 
-use rekindle_plan::{Bytes, Chain, Request, graph::Link};
+use rekindle_plan::{
+    Bytes, Chain, Request, Stage,
+    graph::{Link, Rate},
+};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{self, Engine, Job, ScheduleRequest},
@@ -13,7 +16,8 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     progress::Progress,
-    summary, table, terminal,
+    table::{self, Cell},
+    terminal,
 };
 
 /// Measures, and writes the chain.
@@ -66,7 +70,12 @@ pub fn measured<T>(
 /// The link to host memory, where there is one.
 fn link(link: Option<&Link>) -> String {
     match link {
-        Some(link) => format!("Link to host memory: {}.\n", summary::link(link)),
+        Some(link) => {
+            let rate = |rate: Rate| format!("{}/s", Bytes(rate.bytes_per_s as u64));
+            let (there, back) = (rate(link.to_host), rate(link.to_device));
+            let most = link.host_bytes;
+            format!("Link to host memory: {there}, back {back}, at most {most}.\n")
+        }
         None => String::new(),
     }
 }
@@ -85,49 +94,36 @@ fn table(chain: &Chain) -> String {
         1..7,
     );
     // Neighbouring stages that were measured together have the same costs and share a row.
-    let mut rows: Vec<(usize, usize)> = Vec::new();
-    let same = |a: usize, b: usize| {
-        let (a, b) = (&chain.stages[a], &chain.stages[b]);
+    let same = |a: &Stage, b: &Stage| {
         (a.forward_s, a.backward_s, a.saved_bytes) == (b.forward_s, b.backward_s, b.saved_bytes)
     };
-    for stage in 0..chain.stages.len() {
-        match rows.last_mut() {
-            Some((first, count)) if same(*first, stage) => *count += 1,
-            _ => rows.push((stage, 1)),
-        }
-    }
-    for (first, count) in rows {
-        let stage = &chain.stages[first];
-        let name = match count {
+    for group in chain.stages.chunk_by(same) {
+        let stage = &group[0];
+        let name = match group.len() {
             1 => stage.name.clone(),
-            _ => format!("{} x {count}", stage.name),
+            count => format!("{} x {count}", stage.name),
         };
         let temp = stage
             .forward_temp_bytes
             .max(stage.tracked_temp_bytes)
             .max(stage.backward_temp_bytes);
         table.add_row([
-            name,
-            stage.forward_s.to_string(),
-            stage.backward_s.to_string(),
-            stage.output_bytes.to_string(),
-            stage.saved_bytes.to_string(),
-            temp.to_string(),
-            stage.grad_bytes.to_string(),
+            Cell::from(name),
+            Cell::seconds(stage.forward_s),
+            Cell::seconds(stage.backward_s),
+            Cell::bytes(stage.output_bytes),
+            Cell::bytes(stage.saved_bytes),
+            Cell::bytes(temp),
+            Cell::bytes(stage.grad_bytes),
         ]);
     }
     let saved: Bytes = chain.stages.iter().map(|stage| stage.saved_bytes).sum();
-    let gradients = chain.grad_bytes();
     let text = format!(
-        "A plain step keeps {saved} for its backward pass, in {}; gradients {gradients}; fixed {}; input {}; optimizer state {}, \
-         its step {}; loss {} + {}.",
+        "A plain step keeps {saved} of {}; gradients {}, fixed {}, optimizer state {}.",
         table::several(chain.stages.len(), "stage"),
+        chain.grad_bytes(),
         chain.fixed_bytes,
-        chain.input_bytes,
         chain.optimizer.state_bytes,
-        chain.optimizer.step_s,
-        chain.loss.forward_s,
-        chain.loss.backward_s,
     );
     format!("{table}\n\n{}\n", terminal::wrapped(&text, ""))
 }

@@ -1,78 +1,91 @@
-//! `rekindle report`: the page of a run, of several, or of a sweep; the picture alone; or a run's trace.
+//! `rekindle report`: the page of a run or a sweep; the picture alone; or a run's trace.
 
-use std::path::{Path, PathBuf};
-
-use rekindle_train::{
-    record::RunRecord,
-    run_dir::{read_evaluations, read_record, read_steps},
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
+
+use rekindle_train::run_dir::{read_evaluations, read_record, read_steps};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
     args::ReportArgs,
     failure::{Failure, Outcome},
-    output, plot, report,
+    output, plot,
+    report::{
+        run::{NO_TIMELINE, run as page_of_run},
+        sweep::sweep as page_of_sweep,
+        trace::trace,
+    },
     started::Started,
     sweep,
 };
 
 /// Format tag of [`Document`].
-pub const REPORT_FORMAT: &str = "rekindle-report/1";
+pub const REPORT_FORMAT: &str = "rekindle-report/2";
 
 /// What `report --json` prints.
 #[derive(Serialize, JsonSchema)]
-pub struct Document<'a> {
+pub struct Document {
     format: &'static str,
-    /// The file that was written.
-    path: &'a Path,
-    /// The folders that it is about.
-    runs: &'a [PathBuf],
+    /// The files that were written, one for each folder.
+    paths: Vec<PathBuf>,
 }
 
-const NO_TIMELINE: &str = "there is no timeline to draw: a run traces its fourth step, or its last one if it is shorter, \
-     and this run stopped before, or had no room to choose the kernels for that";
-
-/// Writes the page and prints its path.
+/// Writes a page for each folder, and prints their paths.
 pub fn run(args: &ReportArgs) -> Outcome {
-    if let Some(path) = &args.output {
-        check_name(path)?;
-    }
-    let is_sweep = |run: &PathBuf| run.join(sweep::folder::RECORD).exists();
-    let (name, page) = match &args.runs[..] {
-        [folder] if is_sweep(folder) => ("report.html", sweep_page(folder, args)?),
-        folders => match folders.iter().find(|folder| is_sweep(folder)) {
-            Some(sweep) => {
-                return Err(Failure::usage(format!(
-                    "{} is a sweep: report it separately",
-                    sweep.display()
-                )));
-            }
-            None => (
-                ["report.html", "comparison.html"][usize::from(folders.len() > 1)],
-                runs_page(folders, args)?,
-            ),
-        },
+    let kind = match &args.output {
+        Some(path) => kind(path)?,
+        None => Kind::Page,
     };
-    let path = args
-        .output
-        .clone()
-        .unwrap_or_else(|| args.runs[0].join(name));
-    output::file(&path, &page)?;
-    if args.json {
-        return output::json(&Document {
-            format: REPORT_FORMAT,
-            path: &path,
-            runs: &args.runs,
-        });
+    if args.output.is_some() && args.runs.len() > 1 {
+        return Err(Failure::usage(format!(
+            "`-o` names one file for {} folders; leave it out, and each folder gets its report.html",
+            args.runs.len()
+        )));
     }
-    output::text(&format!("{}\n", path.display()))
+    let mut paths = Vec::new();
+    for folder in &args.runs {
+        let path = args.output.clone();
+        let path = path.unwrap_or_else(|| folder.join("report.html"));
+        let text = match folder.join(sweep::folder::RECORD).exists() {
+            true => of_sweep(folder, kind)?,
+            false => of_run(folder, kind)?,
+        };
+        output::file(&path, &text)?;
+        paths.push(path);
+    }
+    if args.json {
+        let format = REPORT_FORMAT;
+        output::json(&Document {
+            format,
+            paths: paths.clone(),
+        })?;
+    } else {
+        let lines = paths.iter().map(|path| format!("{}\n", path.display()));
+        output::text(&lines.collect::<String>())?;
+    }
+    match args.open {
+        true => paths.iter().try_for_each(|path| open(path)),
+        false => Ok(()),
+    }
 }
 
-/// Rejects file names that are neither pages nor pictures.
-fn check_name(path: &Path) -> Outcome {
+/// What a file holds.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Page,
+    Picture,
+    Trace,
+}
+
+/// What a file with this name is to hold.
+fn kind(path: &Path) -> Result<Kind, Failure> {
     match path.extension().and_then(|extension| extension.to_str()) {
-        Some("html" | "htm" | "svg" | "json") => Ok(()),
+        Some("html" | "htm") => Ok(Kind::Page),
+        Some("svg") => Ok(Kind::Picture),
+        Some("json") => Ok(Kind::Trace),
         _ => Err(Failure::usage(format!(
             "{}: unknown file type; use .html (page), .svg (picture) or .json (trace)",
             path.display()
@@ -80,95 +93,55 @@ fn check_name(path: &Path) -> Outcome {
     }
 }
 
-fn ends_in(args: &ReportArgs, wanted: &str) -> bool {
-    let extension = args.output.as_ref().and_then(|path| path.extension());
-    extension.is_some_and(|extension| extension == wanted)
-}
-
-/// The output for a sweep.
-fn sweep_page(folder: &Path, args: &ReportArgs) -> Result<String, Failure> {
+fn of_sweep(folder: &Path, kind: Kind) -> Result<String, Failure> {
     let record = sweep::folder::read(folder)?;
-    if ends_in(args, "json") {
-        return Err(Failure::usage(
+    let none = || Failure::usage("no frontier: no run of this sweep succeeded");
+    match kind {
+        Kind::Page => page_of_sweep(&record, Started::read(folder).ok().as_ref()),
+        Kind::Picture => plot::frontier::picture(&record)
+            .ok_or_else(none)?
+            .map_err(Failure::other),
+        Kind::Trace => Err(Failure::usage(
             "a trace (.json) is of one run, not of a sweep: name a run's folder",
-        ));
-    }
-    if !ends_in(args, "svg") {
-        return report::sweep::sweep(&record, Started::read(folder).ok().as_ref());
-    }
-    match plot::frontier::picture(&record) {
-        Some(drawn) => drawn.map_err(Failure::other),
-        None => Err(Failure::usage(
-            "there is no frontier to draw: no run of this sweep succeeded",
         )),
     }
 }
 
-/// The output for runs.
-fn runs_page(folders: &[PathBuf], args: &ReportArgs) -> Result<String, Failure> {
-    let records = folders.iter().map(|folder| read_record(folder));
-    let records: Vec<RunRecord> = records.collect::<Result<_, _>>()?;
-    let runs: Vec<_> = names(folders).into_iter().zip(&records).collect();
-    match (&runs[..], folders) {
-        (runs, _) if ends_in(args, "svg") => timeline(runs),
-        ([(_, record)], _) if ends_in(args, "json") => match &record.timeline {
-            Some(timeline) => Ok(report::trace::trace(record, timeline)),
-            None => Err(Failure::usage(NO_TIMELINE)),
-        },
-        (_, _) if ends_in(args, "json") => Err(Failure::usage(
-            "a trace (.json) is of one run: name one folder",
-        )),
-        ([(_, record)], [folder]) => {
-            // Runs of a sweep have no such file.
-            let started = Started::read(folder).ok();
+fn of_run(folder: &Path, kind: Kind) -> Result<String, Failure> {
+    let record = read_record(folder)?;
+    let none = || Failure::usage(NO_TIMELINE);
+    match kind {
+        Kind::Page => {
             let (steps, evaluations) = (read_steps(folder)?, read_evaluations(folder)?);
-            report::run::run(record, &steps, &evaluations, started.as_ref())
+            let started = Started::read(folder).ok();
+            page_of_run(&record, &steps, &evaluations, started.as_ref())
         }
-        (runs, folders) => {
-            // Runs of a sweep have no such file.
-            let started = folders.iter().map(|folder| Started::read(folder).ok());
-            report::comparison::comparison(runs, &started.collect::<Vec<_>>())
-        }
+        Kind::Picture => plot::timeline::picture(&record)
+            .ok_or_else(none)?
+            .map_err(Failure::other),
+        Kind::Trace => Ok(trace(&record, record.timeline.as_ref().ok_or_else(none)?)),
     }
 }
 
-/// The timeline of one run, or those of several on one axis.
-fn timeline(runs: &[(String, &RunRecord)]) -> Result<String, Failure> {
-    let drawn = match runs {
-        [(_, record)] => plot::timeline::picture(record),
-        runs => plot::comparison::picture(runs),
+/// Opens a file with the program that the system has for it.
+fn open(path: &Path) -> Outcome {
+    let program = match std::env::consts::OS {
+        "macos" => "open",
+        "windows" => "explorer",
+        _ => "xdg-open",
     };
-    match drawn {
-        Some(drawn) => drawn.map_err(Failure::other),
-        None => Err(Failure::usage(NO_TIMELINE)),
-    }
-}
-
-/// Names of folders: their last parts if these differ, else their paths.
-fn names(folders: &[PathBuf]) -> Vec<String> {
-    let last = |folder: &PathBuf| {
-        let name = folder.file_name().unwrap_or(folder.as_os_str());
-        name.to_string_lossy().into_owned()
+    let mut command = Command::new(program);
+    command
+        .arg(path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let why = match command.status() {
+        // explorer answers 1 in any case.
+        Ok(status) if status.success() || program == "explorer" => return Ok(()),
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
     };
-    let short: Vec<String> = folders.iter().map(last).collect();
-    let mut distinct = short.clone();
-    distinct.sort();
-    distinct.dedup();
-    if distinct.len() == short.len() {
-        return short;
-    }
-    let whole = folders.iter().map(|folder| folder.display().to_string());
-    whole.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_are_called_by_what_tells_them_apart() {
-        let folders = |paths: [&str; 2]| names(&paths.map(PathBuf::from));
-        assert_eq!(folders(["runs/a", "runs/b/"]), ["a", "b"]);
-        assert_eq!(folders(["x/run", "y/run"]), ["x/run", "y/run"]);
-    }
+    let path = path.display();
+    let message = format!("`{program} {path}`: {why}; open the page in a browser");
+    Err(Failure::other(message))
 }

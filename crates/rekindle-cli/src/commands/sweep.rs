@@ -1,11 +1,15 @@
 //! `rekindle sweep`: one config under many schedules, each in a separate process.
 
 use rekindle_plan::{Bytes, PlanError};
-use rekindle_train::model::stages::ModelStages;
+use rekindle_train::{
+    model::stages::ModelStages,
+    record::{PlainRun, RunRecord},
+};
 
 use super::train;
 use crate::{
-    args::SweepArgs,
+    args::{MeasureArgs, ProfileArgs, SweepArgs, TrainArgs, words},
+    child::{self, Refused},
     config::{self, Config, Overrides},
     device::DeviceChoice,
     exit,
@@ -13,7 +17,10 @@ use crate::{
     output,
     started::Started,
     stop,
-    sweep::{Point, RowProgress, Runner, SweepFolder, SweepRecord, point, record::SWEEP_FORMAT},
+    sweep::{
+        Point, SweepFolder, SweepRecord, SweepRow, point,
+        record::{RowOutcome, SWEEP_FORMAT},
+    },
 };
 
 /// Runs all rows, and shows them.
@@ -25,15 +32,11 @@ pub fn run(args: &SweepArgs) -> Outcome {
             ..Overrides::from(&args.config.replace)
         },
     )?;
-    check_segments(args, &config)?;
     let device = train::device(args.measure.device, &config)?.resolve()?;
-    let budgets = args
-        .budgets
-        .iter()
-        .map(|&size| train::bytes_of(size, &device))
-        .collect::<Result<Vec<_>, _>>()?;
+    let bytes = |size| train::bytes_of(size, &device);
+    let points = points(args, &config, bytes)?;
     let limit = match config.run.budget {
-        Some(size) => Some(train::bytes_of(size, &device)?),
+        Some(size) => Some(bytes(size)?),
         None => device.available_bytes(),
     };
     let mut record = SweepRecord {
@@ -42,7 +45,6 @@ pub fn run(args: &SweepArgs) -> Outcome {
         config_crc32: identity(&config)?,
         device: device.device.to_string(),
         device_name: device.name.clone(),
-        device_bytes: device.total_bytes,
         count: config.count(args.measure.count),
         batch: config.training.batch,
         steps: args.steps,
@@ -65,14 +67,12 @@ pub fn run(args: &SweepArgs) -> Outcome {
     stop::in_order("stopping; rows that are done are kept");
 
     let mut sweep = Sweep {
-        runner: Runner::new(args, DeviceChoice::One(device.device)),
-        chosen: Point::of_config(&config.run),
+        args,
+        device: DeviceChoice::One(device.device),
         record,
         folder,
-        progress: RowProgress::new(),
     };
-    let result = sweep.run(args, &config, budgets);
-    sweep.progress.finish();
+    let result = sweep.run(points);
 
     let record = &sweep.record;
     if args.answer.json {
@@ -89,14 +89,11 @@ pub fn run(args: &SweepArgs) -> Outcome {
                 record.rows_asked
             ),
             match args.output.as_ref().or(args.resume.as_ref()) {
-                Some(_) if record.rows.is_empty() => "repeat the command".into(),
                 Some(folder) => format!(
-                    "they are in {0}; the same command with `--resume {0}` in place of `-o` runs the others",
+                    "they are in {0}; repeat the command with `--resume {0}` in place of `-o`",
                     folder.display()
                 ),
-                None => {
-                    "they are shown above; `-o DIR` would have kept them in files as well".into()
-                }
+                None => "repeat the command with `-o DIR` to keep the rows that are done".into(),
             },
         )),
         result => result,
@@ -110,65 +107,67 @@ fn identity(config: &Config) -> Result<String, Failure> {
     Ok(format!("{:08x}", crc32fast::hash(&json)))
 }
 
-/// Rejects segment counts for which the model has too few stages.
-fn check_segments(args: &SweepArgs, config: &Config) -> Outcome {
-    let stages = stages(config);
+/// What to run, without budgets that are spread. The config's own number of segments, or budget, is among it.
+fn points(
+    args: &SweepArgs,
+    config: &Config,
+    bytes: impl Fn(rekindle::size::Size) -> Result<Bytes, Failure>,
+) -> Result<Vec<Point>, Failure> {
+    let stages = ModelStages::new(&config.model, &config.shape).stages.len();
     let wrong = |&&segments: &&usize| segments == 0 || segments > stages;
-    match args.segments.iter().find(wrong) {
-        Some(&segments) => Err(PlanError::Segments { segments, stages }.into()),
-        None => Ok(()),
+    if let Some(&segments) = args.segments.iter().find(wrong) {
+        return Err(PlanError::Segments { segments, stages }.into());
     }
-}
-
-fn stages(config: &Config) -> usize {
-    ModelStages::new(&config.model, &config.shape).stages.len()
+    let mut points = point::uniform(&args.segments, stages, !args.budgets.is_empty());
+    for &size in &args.budgets {
+        points.push(Point::Optimal(bytes(size)?));
+    }
+    let own = match (config.run.segments, config.run.budget) {
+        (Some(segments), _) if segments > 1 => Some(Point::Segments(segments)),
+        (_, Some(budget)) => Some(Point::Optimal(bytes(budget)?)),
+        _ => None,
+    };
+    points.extend(own.filter(|own| !points.contains(own)));
+    Ok(points)
 }
 
 struct Sweep<'a> {
-    runner: Runner<'a>,
-    chosen: Point,
+    args: &'a SweepArgs,
+    /// Where rows run.
+    device: DeviceChoice,
     record: SweepRecord,
     folder: Option<SweepFolder>,
-    progress: RowProgress,
 }
 
 impl Sweep<'_> {
-    fn run(&mut self, args: &SweepArgs, config: &Config, asked: Vec<Bytes>) -> Outcome {
-        let budgets_asked = !args.budgets.is_empty();
-        let mut points = point::uniform(&args.segments, stages(config), budgets_asked);
-        // If other rows are requested, default budgets are not run.
-        let spread = args.segments.is_empty() && !budgets_asked;
-        points.extend(asked.into_iter().map(Point::Optimal));
+    fn run(&mut self, points: Vec<Point>) -> Outcome {
+        // If some rows are requested, default budgets are not run.
+        let spread = self.args.segments.is_empty() && self.args.budgets.is_empty();
+        let is_spread = |record: &SweepRecord| !spread || !record.spread_bytes.is_empty();
         let more = if spread { point::BUDGETS } else { 0 };
-        if !points.contains(&self.chosen) {
-            points.push(self.chosen);
-        }
         self.record.rows_asked = points.len() + more;
 
-        if points.iter().any(|&point| !self.record.has(point)) || (spread && !self.is_spread()) {
-            self.progress.measuring();
-            let smallest = self.runner.smallest_budget()?;
+        if points.iter().any(|&point| !self.record.has(point)) || !is_spread(&self.record) {
+            note!("measuring the stages");
+            let smallest = self.smallest_budget()?;
             for &point in &points {
                 self.row(point)?;
             }
-            if spread && !self.is_spread() {
+            if !is_spread(&self.record) {
                 let plain = self.record.plain.as_ref().map(|plain| plain.peak_bytes);
                 self.record.spread_bytes = point::budgets(smallest, plain.unwrap_or(smallest));
             }
         }
-        if spread {
-            let budgets = self.record.spread_bytes.clone();
-            self.record.rows_asked = points.len() + budgets.len();
-            for budget in budgets {
-                self.row(Point::Optimal(budget))?;
-            }
+        let budgets = match spread {
+            true => self.record.spread_bytes.clone(),
+            false => Vec::new(),
+        };
+        self.record.rows_asked = points.len() + budgets.len();
+        for budget in budgets {
+            self.row(Point::Optimal(budget))?;
         }
         self.record.interrupted = false;
         self.write()
-    }
-
-    fn is_spread(&self) -> bool {
-        !self.record.spread_bytes.is_empty()
     }
 
     /// Runs a row, unless it already exists.
@@ -176,12 +175,14 @@ impl Sweep<'_> {
         if self.record.has(point) {
             return Ok(());
         }
-        let (done, of) = (self.record.rows.len(), self.record.rows_asked);
-        self.progress.starts(done, of);
-        let chosen = point == self.chosen;
-        let (row, plain) = self.runner.row(point, chosen)?;
+        let (row, plain) = self.trained(point)?;
+        let line = row.line();
         self.record.add(row, plain);
-        self.progress.ended(&self.record);
+        note!(
+            "{}/{} {line}",
+            self.record.rows.len(),
+            self.record.rows_asked
+        );
         self.write()
     }
 
@@ -190,5 +191,59 @@ impl Sweep<'_> {
             Some(folder) => folder.write(&self.record),
             None => Ok(()),
         }
+    }
+
+    fn measure(&self) -> MeasureArgs {
+        MeasureArgs {
+            device: Some(self.device),
+            ..self.args.measure.clone()
+        }
+    }
+
+    /// The smallest feasible budget. Reports every error that all rows would have.
+    fn smallest_budget(&self) -> Result<Bytes, Failure> {
+        let planning = ProfileArgs {
+            config: self.args.config.clone(),
+            measure: self.measure(),
+            output: None,
+            json: true,
+        };
+        let mut planning = words("plan", &planning)?;
+        // Nothing fits one byte.
+        planning.extend(["--planner", "auto", "--budget", "1B"].map(str::to_owned));
+        match child::ask(&planning) {
+            Err(Refused::Infeasible(answer)) => Ok(answer.smallest_budget_bytes),
+            Err(refused) => Err(refused.into()),
+            Ok(_) => Err(Failure::other("a plan fits one byte")),
+        }
+    }
+
+    /// A row, and what its run says of the plain run.
+    fn trained(&self, point: Point) -> Result<(SweepRow, Option<PlainRun>), Failure> {
+        let training = TrainArgs {
+            steps: Some(self.args.steps),
+            ..self.args.config.training(self.measure())
+        };
+        let (outcome, message) = match child::ask(&words("train", &point.of(training))?) {
+            Ok(answer) => {
+                let run: RunRecord = serde_json::from_str(&answer).map_err(Failure::other)?;
+                return Ok((SweepRow::done(point, &run), Some(run.plain)));
+            }
+            Err(Refused::Infeasible(answer)) => {
+                let (budget, smallest) = (
+                    answer.budget_bytes,
+                    answer.smallest_budget_of_all_planners_bytes,
+                );
+                let message = format!("no plan fits {budget}; the smallest budget is {smallest}");
+                (RowOutcome::NoPlan, message)
+            }
+            // A budget of more than the machine can give, or a run of more.
+            Err(Refused::Failed(exit::NO_PLAN | exit::OUT_OF_MEMORY, message)) => {
+                (RowOutcome::OutOfMemory, message)
+            }
+            Err(Refused::Failed(_, message)) => (RowOutcome::Failed, message),
+            Err(interrupted @ Refused::Interrupted) => return Err(interrupted.into()),
+        };
+        Ok((SweepRow::not_done(point, outcome, message), None))
     }
 }

@@ -14,7 +14,6 @@ use super::train;
 use crate::{
     args::VerifyArgs,
     config::{self, Config, Overrides, RunKeys},
-    exit,
     failure::{Failure, Outcome},
     output,
     table::{self, several},
@@ -104,10 +103,9 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         output::text(&table(&comparisons, tolerance))?;
     }
     if failed > 0 {
-        return Err(Failure {
-            code: exit::OTHER,
-            report: miette::miette!("{failed} of {plans} runs differ from the plain run"),
-        });
+        return Err(Failure::other(format!(
+            "{failed} of {plans} runs differ from the plain run"
+        )));
     }
     Ok(())
 }
@@ -118,13 +116,16 @@ fn plans(
     config: &Config,
     device: &DeviceInfo,
 ) -> Result<Vec<(String, ScheduleRequest)>, Failure> {
-    let mut plans = Vec::new();
-    let mut segments = args.segments.clone();
-    let nothing_asked = segments.is_empty() && args.budgets.is_empty() && args.plan.is_none();
     let run = &config.run;
-    if nothing_asked {
+    let mut plans = Vec::new();
+    let mut add = |name: String, keys: &RunKeys| {
+        plans.push((name, train::request(keys, device)?));
+        Ok::<_, Failure>(())
+    };
+    let mut segments = args.segments.clone();
+    if segments.is_empty() && args.budgets.is_empty() && args.plan.is_none() {
         if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
-            plans.push(("the config's plan".into(), train::request(run, device)?));
+            add("the config's plan".into(), run)?;
         }
         segments = usual_segments(&config.model, &config.shape);
         segments.extend(run.segments.filter(|count| !segments.contains(count)));
@@ -134,7 +135,7 @@ fn plans(
             plan: Some(path.clone()),
             ..RunKeys::default()
         };
-        plans.push((path.display().to_string(), train::request(&keys, device)?));
+        add(path.display().to_string(), &keys)?;
     }
     for &budget in &args.budgets {
         let keys = RunKeys {
@@ -142,7 +143,7 @@ fn plans(
             planner: args.planner,
             ..RunKeys::default()
         };
-        plans.push((format!("within {budget}"), train::request(&keys, device)?));
+        add(format!("within {budget}"), &keys)?;
     }
     for count in segments {
         let name = match count {
@@ -153,8 +154,7 @@ fn plans(
             segments: Some(count),
             ..RunKeys::default()
         };
-        let request = train::request(&keys, device)?;
-        plans.push((name, request));
+        add(name, &keys)?;
     }
     Ok(plans)
 }

@@ -18,8 +18,7 @@ use super::{Failure, Outcome, SMALLER, device_failure};
 use crate::exit;
 
 /// What to do where the system starts no thread.
-const THREADS: &str = "limits of the address space (`ulimit -v`) or of the number of processes (`ulimit -u`) may be too low; \
-                       `RAYON_NUM_THREADS=1` needs fewer";
+const THREADS: &str = "raise `ulimit -v` or `ulimit -u`; `RAYON_NUM_THREADS=1` needs fewer threads";
 
 /// The memory of a run's largest stages, and the current step, stored for reporting when nothing can be allocated.
 static HOLDERS: OnceLock<String> = OnceLock::new();

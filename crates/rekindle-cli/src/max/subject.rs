@@ -6,9 +6,7 @@ use rekindle_train::{
     Estimated,
     device::DeviceId,
     kernels,
-    model::spec::ModelSpec,
     session::MeasuredStep,
-    settings::TrainSettings,
     update::{Updates, updates},
 };
 use schemars::JsonSchema;
@@ -16,17 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::{ConfigArgs, Lever},
-    config::{
-        Config,
-        vary::{self, Group},
-    },
+    config::{Config, vary::Group},
     exit,
     failure::Failure,
 };
 
 /// Maximum size in the search.
 const LARGEST: usize = 1 << 32;
-const WIDEST: usize = 1 << 20;
 
 /// Maximum number of stages in the search: simulating a schedule of more would take too long.
 const MOST_STAGES: usize = 20_000;
@@ -36,8 +30,6 @@ const MOST_STAGES: usize = 20_000;
 pub struct Varied {
     /// What is varied.
     pub lever: Lever,
-    /// Its place in the config, in words.
-    pub what: String,
     /// The config's size.
     pub configured: usize,
     /// The largest size that is tried.
@@ -69,18 +61,14 @@ impl<'a> Subject<'a> {
         let varied = match lever {
             Lever::Batch => batch(config, samples),
             Lever::Depth => depth(config, group.as_ref())?,
-            Lever::Width => width(config)?,
         };
-        let subject = Self {
+        Ok(Self {
             config,
             group,
             kernels: kernels(device),
             process_bytes: process_bytes(device),
             varied,
-        };
-        // A width may not fit the surrounding layers: check this first.
-        subject.model(subject.varied.configured.saturating_mul(2))?;
-        Ok(subject)
+        })
     }
 
     /// The same config with this size.
@@ -90,7 +78,6 @@ impl<'a> Subject<'a> {
         *match self.varied.lever {
             Lever::Batch => &mut replace.batch,
             Lever::Depth => &mut replace.depth,
-            Lever::Width => &mut replace.width,
         } = Some(size);
         config
     }
@@ -99,7 +86,7 @@ impl<'a> Subject<'a> {
     pub fn unit(&self) -> usize {
         match self.varied.lever {
             Lever::Batch => self.config.training.accumulate.max(1),
-            Lever::Depth | Lever::Width => 1,
+            Lever::Depth => 1,
         }
     }
 
@@ -110,11 +97,14 @@ impl<'a> Subject<'a> {
 
     /// The step of a size, from shapes alone, with one of the updates.
     pub fn counted(&self, size: usize, update: Update) -> Result<MeasuredStep, Failure> {
-        let (model, _) = self.model(size)?;
-        let settings = TrainSettings {
-            update: update.into(),
-            ..self.settings(size)
-        };
+        let (mut model, mut settings) = (self.config.model.clone(), self.config.training.clone());
+        settings.update = update.into();
+        match &self.group {
+            Some(group) if self.varied.lever == Lever::Depth => {
+                model.layers = group.repeated(&model.layers, size);
+            }
+            _ => settings.batch = size,
+        }
         let estimated = Estimated {
             model: &model,
             held: self.process_bytes,
@@ -122,49 +112,12 @@ impl<'a> Subject<'a> {
         };
         Ok(estimated.step()?)
     }
-
-    fn settings(&self, size: usize) -> TrainSettings {
-        let mut settings = self.config.training.clone();
-        if self.varied.lever == Lever::Batch {
-            settings.batch = size;
-        }
-        settings
-    }
-
-    fn model(
-        &self,
-        size: usize,
-    ) -> Result<(ModelSpec, rekindle_train::model::shape::ModelShape), Failure> {
-        let model = &self.config.model;
-        let layers = match (self.varied.lever, &self.group) {
-            (Lever::Batch, _) => return Ok((model.clone(), self.config.shape.clone())),
-            (Lever::Depth, Some(group)) => group.repeated(&model.layers, size),
-            (Lever::Depth, None) => model.layers.clone(),
-            (Lever::Width, _) => vary::widened(&model.layers, self.varied.configured, size),
-        };
-        let model = ModelSpec {
-            input: model.input.clone(),
-            layers,
-        };
-        let shape = model.infer().map_err(|error| {
-            Failure::usage(format!(
-                "the {} cannot be varied: at {size}, {error}",
-                self.varied.lever.name()
-            ))
-        })?;
-        Ok((model, shape))
-    }
 }
 
 fn batch(config: &Config, samples: Option<usize>) -> Varied {
     let parts = config.training.accumulate.max(1);
-    let what = match parts {
-        1 => "`batch` in [train]".to_owned(),
-        parts => format!("`batch` in [train], in multiples of `accumulate = {parts}`"),
-    };
     Varied {
         lever: Lever::Batch,
-        what,
         configured: config.training.batch,
         limit: samples.unwrap_or(LARGEST) / parts * parts,
         limited_by: match samples {
@@ -186,27 +139,9 @@ fn depth(config: &Config, group: Option<&Group>) -> Result<Varied, Failure> {
     let others = config.model.layers.len() - group.layers.len();
     Ok(Varied {
         lever: Lever::Depth,
-        what: format!("`repeat = {}` in model.layers[{}]", group.times, group.item),
         configured: group.times,
         limit: (MOST_STAGES.saturating_sub(others) / turn).max(1),
         limited_by: format!("the end of the search ({MOST_STAGES} layers)"),
-    })
-}
-
-fn width(config: &Config) -> Result<Varied, Failure> {
-    let Some(width) = vary::width(&config.model.layers) else {
-        return Err(Failure::with_help(
-            exit::USAGE,
-            "the width cannot be varied: the model has no hidden linear or conv2d layer",
-            "the last layer must fit the loss; `--vary batch` varies the batch",
-        ));
-    };
-    Ok(Varied {
-        lever: Lever::Width,
-        what: format!("`out = {width}` of hidden layers, and all hidden sizes in proportion"),
-        configured: width,
-        limit: WIDEST,
-        limited_by: "the end of the search".into(),
     })
 }
 

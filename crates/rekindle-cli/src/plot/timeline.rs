@@ -1,7 +1,8 @@
 //! One step: memory over time, by kind.
 //!
 //! Areas are the prediction, stacked by kind, each action as high as its peak; the line over them is the measurement.
-//! The strip above shows which pass was running; for a run on several ranks, a second strip shows the all-reduces.
+//! The strip above shows which pass was running; for a run on several ranks, a second strip shows the all-reduces. The
+//! legend has each kind's bytes at the predicted peak, and each pass's time.
 
 use plotters::{
     element::{Circle, EmptyElement, PathElement, Polygon, Rectangle, Text},
@@ -11,17 +12,17 @@ use plotters::{
         text_anchor::{HPos, Pos, VPos},
     },
 };
-use rekindle_plan::{Bytes, Parts, Seconds};
+use rekindle_plan::{Action, Bytes, Parts, Seconds};
 use rekindle_train::{
     record::RunRecord,
     timeline::{Pass, TimedAction, Timeline},
 };
 
 use super::{
-    axis::Unit,
-    chart::{self, Axis, Drawn, Hint, Picture, Plot},
+    axis::{Axis, Unit},
+    chart::{self, Drawn, Hint, Picture, Plot},
     columns::{Column, columns, steps},
-    theme,
+    theme::{self, colour},
 };
 
 /// Places of the strips, of the peak's label and of the top, as multiples of the highest value.
@@ -37,35 +38,54 @@ type Kind = (&'static str, RGBColor, fn(&Parts) -> Bytes);
 
 /// From the bottom of the stack to its top.
 const KINDS: [Kind; 6] = [
-    ("fixed and input", theme::FIXED, |parts| parts.fixed),
-    ("kept activations", theme::BOUNDARIES, |parts| {
+    ("fixed and input", colour(0xB9BEC5), |parts| parts.fixed),
+    ("kept activations", colour(0x0072B2), |parts| {
         parts.activations
     }),
-    ("live segment", theme::LIVE_SEGMENT, |parts| parts.graphs),
-    ("gradients", theme::GRADIENTS, |parts| parts.gradients),
-    ("parameter gradients", theme::PARAMETER_GRADIENTS, |parts| {
+    ("live segment", colour(0x56B4E9), |parts| parts.graphs),
+    ("gradients", colour(0xE69F00), |parts| parts.gradients),
+    ("parameter gradients", colour(0xF8D894), |parts| {
         parts.parameter_gradients
     }),
-    ("temporary", theme::TEMPORARY, |parts| parts.temporary),
+    ("temporary", colour(0xD3EBF9), |parts| parts.temporary),
 ];
 
 const PASSES: [(Pass, &str, RGBColor); 7] = [
-    (Pass::Forward, "forward", theme::FORWARD),
-    (Pass::Recompute, "recompute", theme::RECOMPUTE),
-    (Pass::Loss, "loss", theme::LOSS),
-    (Pass::Backward, "backward", theme::BACKWARD),
-    (Pass::Optimizer, "optimizer", theme::OPTIMIZER),
-    (Pass::Offload, "offload", theme::OFFLOAD),
-    (Pass::Fetch, "fetch", theme::FETCH),
+    (Pass::Forward, "forward", colour(0x009E73)),
+    (Pass::Recompute, "recompute", colour(0xD55E00)),
+    (Pass::Loss, "loss", colour(0xF0E442)),
+    (Pass::Backward, "backward", colour(0x994F7F)),
+    (Pass::Optimizer, "optimizer", colour(0x3F454C)),
+    (Pass::Offload, "offload", colour(0x004D80)),
+    (Pass::Fetch, "fetch", colour(0x9AD2F2)),
 ];
 
 /// All-reduces of gradients.
-const EXCHANGE: RGBColor = theme::PARAMETER_GRADIENTS;
+const EXCHANGE: RGBColor = colour(0xF8D894);
 
 /// The name of a pass.
 pub fn pass_name(pass: Pass) -> &'static str {
     let found = PASSES.iter().find(|(of, ..)| *of == pass);
     found.map_or("", |(_, name, _)| name)
+}
+
+/// An action by its stage's name.
+pub fn what_runs(record: &RunRecord, timed: &TimedAction) -> String {
+    let name = |stage: usize| {
+        let stage = record.stages.get(stage);
+        stage.map_or("a stage", |stage| stage.name.as_str())
+    };
+    let action = match timed.action {
+        Action::Forward(stage) => format!("the forward of {}", name(stage.0)),
+        Action::Loss => "the loss".into(),
+        Action::Backward(stage) => format!("the backward of {}", name(stage.0)),
+        Action::Optimize => "the update".into(),
+    };
+    match timed.pass {
+        Pass::Offload => format!("an offload in {action}"),
+        Pass::Fetch => format!("a fetch in {action}"),
+        _ => action,
+    }
 }
 
 /// The timeline of a run, if it has one.
@@ -78,18 +98,22 @@ pub fn picture(record: &RunRecord) -> Option<Drawn<String>> {
         measured.max(column.highest.predicted_at_peak.total())
     };
     let held = columns.iter().map(held).max().unwrap_or_default();
-    let near = |budget: &Bytes| (budget.0 as f64) < held.0 as f64 * FAR_BUDGET;
-    let budget = super::comparable_budget(record).filter(near);
+    // On a GPU a budget may bound the driver's context and the pools too, which a meter of live buffers does not measure.
+    let budget = record.budget_bytes;
+    let budget = budget.map(|budget| budget - timeline.beside_buffers_bytes);
+    let budget = budget.filter(|budget| (budget.0 as f64) < held.0 as f64 * FAR_BUDGET);
     let top = held.max(budget.unwrap_or_default());
+    let (time, memory) = (Unit::of_seconds(timeline.duration()), Unit::of_bytes(top));
     let drawing = Drawing {
         record,
         timeline,
         highest,
         columns,
         budget,
-        time: Unit::of_seconds(timeline.duration()),
-        memory: Unit::of_bytes(top),
-        top: Unit::of_bytes(top).bytes(top),
+        time,
+        memory,
+        top: memory.bytes(top),
+        end: time.seconds(timeline.duration()),
     };
     Some(drawing.paint())
 }
@@ -99,28 +123,31 @@ struct Drawing<'a> {
     timeline: &'a Timeline,
     highest: &'a TimedAction,
     columns: Vec<Column<'a>>,
-    /// The budget, where it is near enough to be shown.
+    /// The budget of what is drawn, where it is near enough to be shown.
     budget: Option<Bytes>,
     time: Unit,
     memory: Unit,
-    /// The highest value, in that unit.
+    /// The highest value and the end of the step, in these units.
     top: f64,
+    end: f64,
 }
 
 impl Drawing<'_> {
     fn paint(&self) -> Drawn<String> {
-        let name = match self.record.name.as_str() {
-            "" => String::new(),
-            name => format!(" of {name}"),
-        };
         let picture = Picture {
-            title: format!("Memory during step {}{name}", self.timeline.step),
-            x: Axis::time(self.time, self.timeline.duration()),
+            title: format!(
+                "Memory during step {} of {}",
+                self.timeline.step, self.record.name
+            ),
+            x: Axis {
+                range: 0.0..self.end,
+                title: format!("time since the step began ({})", self.time.name),
+            },
             y: Axis {
                 range: 0.0..self.top * TOP,
                 title: format!("memory in use ({})", self.memory.name),
             },
-            notes: self.notes(),
+            height: theme::HEIGHT,
         };
         picture.paint(|plot| {
             self.passes(plot)?;
@@ -128,27 +155,22 @@ impl Drawing<'_> {
             self.areas(plot)?;
             self.lines(plot)?;
             self.peak(plot)?;
-            Ok(self.hints())
+            Ok(self.hints(plot))
         })
-    }
-
-    fn end(&self) -> f64 {
-        self.time.seconds(self.timeline.duration())
     }
 
     /// A line through all columns.
     fn line(&self, height: impl Fn(&Column<'_>) -> Bytes) -> Vec<(f64, f64)> {
         let corners = steps(&self.columns, |column| self.memory.bytes(height(column)));
-        corners
-            .into_iter()
-            .map(|(x, y)| (x * self.end(), y))
-            .collect()
+        let corners = corners.into_iter();
+        corners.map(|(x, y)| (x * self.end, y)).collect()
     }
 
-    /// The two corners of a block of a strip.
-    fn block(&self, strip: usize, from: f64, to: f64) -> [(f64, f64); 2] {
+    /// A block of a strip.
+    fn block(&self, strip: usize, from: f64, to: f64, colour: RGBColor) -> Rectangle<(f64, f64)> {
         let height = STRIPS[strip] * self.top;
-        [(from, height), (to, height + STRIP * self.top)]
+        let corners = [(from, height), (to, height + STRIP * self.top)];
+        Rectangle::new(corners, colour.filled())
     }
 
     /// Runs of neighbouring columns, each with its first column and where it begins and ends.
@@ -156,7 +178,7 @@ impl Drawing<'_> {
         &'a self,
         alike: impl Fn(&Column<'_>, &Column<'_>) -> bool + 'a,
     ) -> impl Iterator<Item = (&'a Column<'a>, f64, f64)> + 'a {
-        let each = self.end() / self.columns.len() as f64;
+        let each = self.end / self.columns.len() as f64;
         let mut first = 0.0;
         self.columns
             .chunk_by(move |a, b| alike(a, b))
@@ -178,8 +200,7 @@ impl Drawing<'_> {
             }
             let runs = self.runs(|a, b| a.pass == b.pass);
             let runs = runs.filter(|(column, ..)| column.pass == pass);
-            let blocks =
-                runs.map(|(_, from, to)| Rectangle::new(self.block(0, from, to), colour.filled()));
+            let blocks = runs.map(|(_, from, to)| self.block(0, from, to, colour));
             plot.chart.draw_series(blocks)?;
             plot.entry(format!("{name} {seconds}"), chart::area(colour))?;
         }
@@ -194,17 +215,14 @@ impl Drawing<'_> {
         }
         let seconds: Seconds = exchanges.iter().map(|one| one.duration_s).sum();
         let bytes: Bytes = exchanges.iter().map(|one| one.bytes).sum();
-        let place = |seconds: Seconds| self.time.seconds(seconds).min(self.end());
+        let place = |seconds: Seconds| self.time.seconds(seconds).min(self.end);
         let blocks = exchanges.iter().map(|one| {
             let (from, to) = (place(one.start_s), place(one.start_s + one.duration_s));
-            Rectangle::new(self.block(1, from, to), EXCHANGE.filled())
+            self.block(1, from, to, EXCHANGE)
         });
         plot.chart.draw_series(blocks)?;
-        plot.entry(
-            format!("exchange {seconds}, {bytes}"),
-            chart::area(EXCHANGE),
-        )?;
-        Ok(())
+        let entry = format!("exchange {seconds}, {bytes}");
+        plot.entry(entry, chart::area(EXCHANGE))
     }
 
     /// The prediction, from the top of the stack to its bottom, each layer over the one above it.
@@ -216,13 +234,11 @@ impl Drawing<'_> {
                 KINDS[..layers].iter().map(|(.., of)| of(parts)).sum()
             };
             let mut outline = self.line(sum);
-            outline.extend([(self.end(), 0.0), (0.0, 0.0)]);
+            outline.extend([(self.end, 0.0), (0.0, 0.0)]);
             plot.chart
                 .draw_series([Polygon::new(outline, colour.filled())])?;
-            plot.entry(
-                format!("{name} {}", of(&self.highest.predicted_at_peak)),
-                chart::area(colour),
-            )?;
+            let bytes = of(&self.highest.predicted_at_peak);
+            plot.entry(format!("{name} {bytes}"), chart::area(colour))?;
         }
         Ok(())
     }
@@ -230,27 +246,27 @@ impl Drawing<'_> {
     /// The budget, what the pools had reserved, and what was measured.
     fn lines(&self, plot: &mut Plot<'_, '_>) -> Drawn<()> {
         if let Some(budget) = self.budget {
-            let height = self.memory.bytes(budget);
-            let line = [(0.0, height), (self.end(), height)];
-            plot.chart
-                .draw_series(DashedLineSeries::new(line, 7, 5, theme::TEXT.into()))?;
-            plot.entry(format!("budget {budget}"), chart::dashes(theme::TEXT))?;
+            let line = [0.0, self.end].map(|x| (x, self.memory.bytes(budget)));
+            let dashes = DashedLineSeries::new(line, 7, 5, theme::TEXT.into());
+            plot.chart.draw_series(dashes)?;
+            let of = match self.timeline.beside_buffers_bytes {
+                Bytes::ZERO => "budget",
+                _ => "budget for buffers",
+            };
+            plot.entry(format!("{of} {budget}"), chart::dashes(theme::TEXT))?;
         }
-        if self.pools() {
+        if self.columns.iter().any(|column| column.reserved.is_some()) {
             let line = self.line(|column| column.reserved.unwrap_or_default());
             plot.chart.draw_series(LineSeries::new(line, theme::SOFT))?;
             plot.entry("reserved by the pools", chart::line(theme::SOFT, 1))?;
         }
         let measured = self.line(|column| column.measured);
         // Paper around the line, so that it is seen on every colour.
-        plot.chart.draw_series(LineSeries::new(
-            measured.clone(),
-            theme::PAPER.stroke_width(4),
-        ))?;
-        plot.chart
-            .draw_series(LineSeries::new(measured, theme::TEXT.stroke_width(2)))?;
-        plot.entry("measured", chart::line(theme::TEXT, 2))?;
-        Ok(())
+        for (colour, width) in [(theme::PAPER, 4), (theme::TEXT, 2)] {
+            let line = LineSeries::new(measured.clone(), colour.stroke_width(width));
+            plot.chart.draw_series(line)?;
+        }
+        plot.entry("measured", chart::line(theme::TEXT, 2))
     }
 
     /// The predicted peak, with both numbers.
@@ -259,14 +275,12 @@ impl Drawing<'_> {
         let highest = |column: &Column<'_>| column.highest.predicted_at_peak.total() == peak;
         let column = self.columns.iter().position(highest).unwrap_or_default();
         let place = (column as f64 + 0.5) / self.columns.len() as f64;
-        let point = (place * self.end(), self.memory.bytes(peak));
+        let point = (place * self.end, self.memory.bytes(peak));
         let above = (point.0, LABEL * self.top);
         let side = if place < 0.5 { HPos::Left } else { HPos::Right };
         let style = theme::text(theme::TEXT).pos(Pos::new(side, VPos::Bottom));
-        let text = format!(
-            "predicted peak {peak}, measured {}",
-            self.timeline.measured_peak()
-        );
+        let measured = self.timeline.measured_peak();
+        let text = format!("predicted peak {peak}, measured {measured}");
         plot.chart
             .draw_series([PathElement::new([point, above], theme::SOFT)])?;
         plot.chart.draw_series([EmptyElement::at(point)
@@ -277,43 +291,56 @@ impl Drawing<'_> {
     }
 
     /// What each action held, over all columns in which it is the highest.
-    fn hints(&self) -> Vec<Hint> {
-        let runs = self.runs(|a, b| std::ptr::eq(a.highest, b.highest));
+    fn hints(&self, plot: &Plot<'_, '_>) -> Vec<Hint> {
         let hint = |(column, from, to): (&Column<'_>, f64, f64)| {
             let action = column.highest;
-            Hint {
-                corners: [(from, 0.0), (to, self.top * TOP)],
-                text: format!(
-                    "{}: predicted {}, measured {}, {}",
-                    super::what_runs(self.record, action),
-                    action.predicted_at_peak.total(),
-                    action.measured_peak_bytes,
-                    action.duration_s,
-                ),
-            }
+            let text = format!(
+                "{}: predicted {}, measured {}, {}",
+                what_runs(self.record, action),
+                action.predicted_at_peak.total(),
+                action.measured_peak_bytes,
+                action.duration_s,
+            );
+            plot.hint([(from, 0.0), (to, self.top * TOP)], 0, text)
         };
+        let runs = self.runs(|a, b| std::ptr::eq(a.highest, b.highest));
         runs.map(hint).collect()
     }
+}
 
-    fn pools(&self) -> bool {
-        self.columns.iter().any(|column| column.reserved.is_some())
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn notes(&self) -> Vec<String> {
-        let mut notes = vec![format!(
-            "Strip: the pass that runs, and its time in the step. Areas: the prediction; the legend has its bytes at the peak, in {}.",
-            super::what_runs(self.record, self.highest),
-        )];
-        match (self.budget, self.record.budget_bytes) {
-            (None, Some(budget)) => {
-                notes.push(format!("The budget of {budget} is above the plot."))
-            }
-            (Some(_), _) => notes.extend(super::budget_note(self.record).map(str::to_owned)),
-            (None, None) => {}
+    /// Also for those who see no hues.
+    #[test]
+    fn neighbours_differ_in_lightness() {
+        let kinds = KINDS.map(|(_, colour, _)| colour);
+        let passes = PASSES.map(|(.., colour)| colour);
+        let [
+            forward,
+            recompute,
+            loss,
+            backward,
+            optimizer,
+            offload,
+            fetch,
+        ] = passes;
+        for [a, b] in [
+            [kinds[0], kinds[1]],
+            [kinds[1], kinds[2]],
+            [kinds[3], kinds[4]],
+            [forward, loss],
+            [forward, backward],
+            [backward, recompute],
+            [backward, optimizer],
+            [forward, offload],
+            [backward, fetch],
+            [offload, fetch],
+        ] {
+            let luminance = theme::tests::luminance;
+            let difference = (luminance(a) - luminance(b)).abs();
+            assert!(difference > 0.05, "{a:?}, {b:?}: {difference}");
         }
-        if self.pools() {
-            notes.push("Memory in use is read between actions.".into());
-        }
-        notes
     }
 }

@@ -12,7 +12,7 @@ use rekindle_train::{
 };
 use serde_json::{Value, json};
 
-use crate::plot;
+use crate::plot::timeline::{pass_name, what_runs};
 
 /// The threads of actions and of the exchange.
 const ACTIONS: u32 = 1;
@@ -65,7 +65,7 @@ fn exchange(one: &TimedExchange) -> Value {
 
 fn complete(record: &RunRecord, action: &TimedAction) -> Value {
     json!({
-        "name": plot::what_runs(record, action), "cat": plot::timeline::pass_name(action.pass),
+        "name": what_runs(record, action), "cat": pass_name(action.pass),
         "ph": "X", "pid": 1, "tid": ACTIONS,
         "ts": microseconds(action.start_s), "dur": microseconds(action.duration_s),
         "args": {

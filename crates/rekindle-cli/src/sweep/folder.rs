@@ -38,11 +38,12 @@ impl SweepFolder {
     /// Opens the folder of a sweep that is resumed, and adds its rows to `record`, which must be of the same sweep.
     pub fn resume(path: &Path, record: &mut SweepRecord) -> Result<Self, Failure> {
         let before = read(path)?;
-        if let Some((field, recorded, wanted)) = before.difference(record) {
+        if !before.is_of(record) {
             return Err(Failure::usage(format!(
-                "{}: `{field}` is {recorded} in the sweep there, but {wanted} now: repeat the command that it was \
-                 started with, or start a new one",
-                path.display()
+                "{0}: the sweep there has other arguments ({1} steps on {2}); `-o` starts a new one",
+                path.display(),
+                before.steps,
+                before.device
             )));
         }
         record.plain = before.plain;

@@ -32,36 +32,4 @@ mod tests {
             [true, true, false, false, false, true, true]
         );
     }
-
-    /// On a grid of all points with small coordinates the front is what lies on the least sum of a monotone staircase:
-    /// here checked against the definition that along rising memory the time falls strictly.
-    #[test]
-    fn along_the_front_time_falls_as_memory_rises() {
-        for seed in 0..500u64 {
-            let value = |index: u64, salt: u64| {
-                (seed * 7919 + index * 104_729 + salt * 1_299_709) % 1_000 * 37 % 23
-            };
-            let points: Vec<_> = (0..9)
-                .map(|index| Some((value(index, 1), value(index, 2) as f64)))
-                .collect();
-            let marks = front(&points);
-            let mut kept: Vec<(u64, f64)> = points
-                .iter()
-                .zip(&marks)
-                .filter(|(_, mark)| **mark)
-                .filter_map(|(point, _)| *point)
-                .collect();
-            kept.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-            kept.dedup();
-            assert!(!kept.is_empty());
-            assert!(
-                kept.windows(2)
-                    .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 > pair[1].1)
-            );
-            // Whatever is not marked is beaten by something that is.
-            for (point, mark) in points.iter().flatten().zip(&marks) {
-                assert!(*mark || kept.iter().any(|by| by.0 <= point.0 && by.1 <= point.1));
-            }
-        }
-    }
 }

@@ -2,12 +2,8 @@
 
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner};
-use serde::{Deserialize, Serialize};
 
-use crate::{
-    args::{ScheduleArgs, TrainArgs},
-    config::RunKeys,
-};
+use crate::args::{ScheduleArgs, TrainArgs};
 
 /// Default number of budgets between the smallest and the plain run's.
 pub const BUDGETS: usize = 5;
@@ -17,8 +13,7 @@ pub const BUDGETS: usize = 5;
 const PARTS: u64 = 64;
 
 /// One run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
     /// Nothing recomputed.
     Plain,
@@ -26,57 +21,23 @@ pub enum Point {
     Segments(usize),
     /// The fastest plan for a budget.
     Optimal(Bytes),
-    /// What the config itself asks for.
-    Config,
 }
 
 impl Point {
     /// The training that runs this point.
     pub fn of(self, training: TrainArgs) -> TrainArgs {
-        let none = ScheduleArgs::default();
-        let schedule = match self {
-            Self::Plain => ScheduleArgs {
-                planner: Some(Planner::None),
-                ..none
-            },
-            Self::Segments(segments) => ScheduleArgs {
-                segments: Some(segments),
-                ..none
-            },
-            Self::Optimal(budget) => ScheduleArgs {
-                planner: Some(Planner::Auto),
-                budget: Some(Size::Bytes(budget)),
-                ..none
-            },
-            Self::Config => none,
-        };
+        let mut schedule = ScheduleArgs::default();
+        match self {
+            Self::Plain => schedule.planner = Some(Planner::None),
+            Self::Segments(segments) => schedule.segments = Some(segments),
+            Self::Optimal(budget) => {
+                schedule.planner = Some(Planner::Auto);
+                schedule.budget = Some(Size::Bytes(budget));
+            }
+        }
         TrainArgs {
             schedule,
             ..training
-        }
-    }
-
-    /// The point that does what the config asks for, if it says so in words that a sweep has too.
-    pub fn of_config(run: &RunKeys) -> Self {
-        let planner = run.planner;
-        match (run.segments, run.budget, &run.plan) {
-            (None, None, None) if matches!(planner, None | Some(Planner::Auto | Planner::None)) => {
-                Self::Plain
-            }
-            (Some(segments), None, None)
-                if matches!(planner, None | Some(Planner::Segments(_))) =>
-            {
-                Self::Segments(segments).or_plain()
-            }
-            _ => Self::Config,
-        }
-    }
-
-    /// One segment is the plain run.
-    fn or_plain(self) -> Self {
-        match self {
-            Self::Segments(1) => Self::Plain,
-            other => other,
         }
     }
 }
@@ -123,7 +84,7 @@ mod tests {
                 .map(|point| match point {
                     Point::Plain => 1,
                     Point::Segments(count) => count,
-                    Point::Optimal(_) | Point::Config => 0,
+                    Point::Optimal(_) => 0,
                 })
                 .collect()
         };

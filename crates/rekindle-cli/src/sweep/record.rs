@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Point, pareto};
 
 /// Format tag of [`SweepRecord`].
-pub const SWEEP_FORMAT: &str = "rekindle-sweep/2";
+pub const SWEEP_FORMAT: &str = "rekindle-sweep/3";
 
 /// A whole sweep, or as much of it as is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,8 +33,6 @@ pub struct SweepRecord {
     pub device: String,
     /// What the device is called.
     pub device_name: String,
-    /// What the device has; `null` where that is not known.
-    pub device_bytes: Option<Bytes>,
     /// Which bytes peaks count.
     pub count: Count,
     /// Samples in each step.
@@ -82,8 +80,6 @@ pub enum RowKind {
     Segments,
     /// The fastest plan for a budget.
     Optimal,
-    /// What the config asks for, where it is none of the above.
-    Config,
 }
 
 /// One row: what was asked for, and what came of it. Flat, so that CSV has the same fields as JSON.
@@ -113,79 +109,55 @@ pub struct SweepRow {
     pub measured_step_s: Option<Seconds>,
     /// Share by which a step takes longer than the plain run's: 0.25 is a quarter longer.
     pub overhead: Option<f64>,
-    /// Samples per second.
-    pub samples_per_s: Option<f64>,
     /// Whether the measured peak is within `limit_bytes`; true where there is no limit.
     pub fits: bool,
     /// Whether the measured peak is within the row's own budget; `null` without one.
     pub within_budget: Option<bool>,
     /// Whether no other row takes at most as much memory and time, and less of one.
     pub pareto: bool,
-    /// Whether this is what the config asks for.
-    pub chosen: bool,
-    /// The smallest budget that some plan fits, where none fits this one; else `null`.
-    pub smallest_budget_bytes: Option<Bytes>,
     /// What went wrong; `null` where nothing did.
     pub message: Option<String>,
 }
 
 impl SweepRow {
     /// A row for a point, without a result yet.
-    fn asking(point: Point, chosen: bool) -> Self {
+    fn asking(point: Point) -> Self {
         let (kind, segments, budget_bytes) = match point {
             Point::Plain => (RowKind::Plain, Some(1), None),
             Point::Segments(segments) => (RowKind::Segments, Some(segments), None),
             Point::Optimal(budget) => (RowKind::Optimal, None, Some(budget)),
-            Point::Config => (RowKind::Config, None, None),
         };
         Self {
             kind,
             segments,
             budget_bytes,
-            chosen,
             ..Self::default()
         }
     }
 
     /// A row that ran.
-    pub fn done(point: Point, chosen: bool, run: &RunRecord) -> Self {
-        let step = run.measured_step_s;
+    pub fn done(point: Point, run: &RunRecord) -> Self {
         let measured = run.measured_peak_bytes;
         Self {
             outcome: RowOutcome::Done,
             segments: run.segments.as_ref().map(Vec::len),
-            budget_bytes: run.budget_bytes,
             planner: Some(run.planner.clone()),
             predicted_peak_bytes: Some(run.predicted_peak_bytes),
             measured_peak_bytes: Some(measured),
             within_budget: run.budget_bytes.map(|budget| measured <= budget),
             activation_bytes: activations(&run.phases),
             predicted_step_s: Some(run.predicted_step_s),
-            measured_step_s: Some(step),
-            samples_per_s: (step.0 > 0.0).then(|| run.batch as f64 / step.0),
-            ..Self::asking(point, chosen)
+            measured_step_s: Some(run.measured_step_s),
+            ..Self::asking(point)
         }
     }
 
-    /// A row without a plan: none fits its budget.
-    pub fn no_plan(point: Point, chosen: bool, budget: Bytes, smallest: Bytes) -> Self {
-        Self {
-            outcome: RowOutcome::NoPlan,
-            budget_bytes: Some(budget),
-            smallest_budget_bytes: Some(smallest),
-            message: Some(format!(
-                "no plan fits {budget}; the smallest budget that one fits is {smallest}"
-            )),
-            ..Self::asking(point, chosen)
-        }
-    }
-
-    /// A row that did not end well in another way.
-    pub fn not_done(point: Point, chosen: bool, outcome: RowOutcome, message: String) -> Self {
+    /// A row that did not end well.
+    pub fn not_done(point: Point, outcome: RowOutcome, message: String) -> Self {
         Self {
             outcome,
             message: Some(message),
-            ..Self::asking(point, chosen)
+            ..Self::asking(point)
         }
     }
 
@@ -196,32 +168,26 @@ impl SweepRow {
 }
 
 impl SweepRecord {
-    /// The first field in which a sweep that is resumed differs from this one, with both values: their rows could not be
-    /// compared.
-    pub fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
-        let fields = |record: &Self| {
-            [
-                ("device", record.device.clone()),
-                ("count", format!("{:?}", record.count)),
-                ("batch", record.batch.to_string()),
-                ("steps", record.steps.to_string()),
-                // It covers more than the fields above.
-                ("config_crc32", record.config_crc32.clone()),
-            ]
+    /// Whether rows of both can be compared: of one config, with the same arguments, on one device.
+    pub fn is_of(&self, other: &Self) -> bool {
+        let what = |record: &Self| {
+            (
+                record.device.clone(),
+                record.count,
+                record.steps,
+                record.config_crc32.clone(),
+            )
         };
-        let pairs = fields(self).into_iter().zip(fields(other));
-        let mut differing = pairs.filter(|(own, others)| own != others);
-        let ((name, own), (_, others)) = differing.next()?;
-        Some((name, own, others))
+        what(self) == what(other)
     }
 
     /// Whether a row answers this point already.
     pub fn has(&self, point: Point) -> bool {
-        let asked = SweepRow::asking(point, false);
+        let asked = SweepRow::asking(point);
         self.rows.iter().any(|row| {
             row.kind == asked.kind
                 && match row.kind {
-                    RowKind::Plain | RowKind::Config => true,
+                    RowKind::Plain => true,
                     RowKind::Segments => row.segments == asked.segments,
                     RowKind::Optimal => row.budget_bytes == asked.budget_bytes,
                 }

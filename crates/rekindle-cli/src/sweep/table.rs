@@ -4,70 +4,48 @@ use std::fmt::Write;
 
 use super::record::{RowKind, RowOutcome, SweepRecord, SweepRow};
 use crate::{
+    summary::error,
     table::{self, Cell, Table, several},
     terminal,
 };
 
-/// Headers in two lines, so that the columns fit 80 characters.
-const HEADER: [&str; 9] = [
-    "\nrun",
-    "peak\npredicted",
-    "peak\nmeasured",
-    "activations\nonly",
-    "step\npredicted",
-    "step\ntime",
-    "time\nadded",
-    "samples\nper s",
-    "\nfits",
-];
-
-/// Columns to drop on a narrow terminal, in this order.
-const SPARED: [usize; 4] = [1, 7, 3, 6];
-
-/// The notes below the table.
-pub const MARKS: &str =
-    "* no other run takes less memory without taking more time; > the config's own schedule.";
-
-/// A share with its sign, and none where it rounds to 0.
-fn percent(share: f64) -> String {
-    match (100.0 * share).round() {
-        0.0 => "0%".into(),
-        percent => format!("{percent:+}%"),
-    }
-}
+/// The note below the table.
+pub const MARK: &str = "* no other run takes less memory without taking more time.";
 
 impl SweepRow {
     /// The row's name for people.
     pub fn name(&self) -> String {
-        match (self.kind, self.budget_bytes, self.segments) {
-            (RowKind::Plain, ..) => "plain".into(),
-            (RowKind::Segments, _, segments) => format!("{} segments", segments.unwrap_or(1)),
-            (RowKind::Optimal, Some(budget), _) => format!("plan {budget}"),
-            (RowKind::Config, Some(budget), _) => format!("config {budget}"),
-            (RowKind::Optimal, None, _) => "plan".into(),
-            (RowKind::Config, None, _) => "config's plan".into(),
+        match self.kind {
+            RowKind::Plain => "plain".into(),
+            RowKind::Segments => format!("{} segments", self.segments.unwrap_or(1)),
+            RowKind::Optimal => format!("plan {}", self.budget_bytes.unwrap_or_default()),
         }
     }
 
-    /// For a page with both step times; else with one.
-    fn cells(&self, page: bool) -> [Cell; 9] {
-        let measured = self.measured_step_s;
-        let predicted = self.predicted_step_s.filter(|_| page || measured.is_none());
-        let overhead = self.overhead.filter(|_| self.kind != RowKind::Plain);
-        let marks = [(self.pareto, "*"), (self.chosen, ">")];
-        let marks = marks
-            .map(|(set, mark)| if set { mark } else { "" })
-            .concat();
+    /// Its name beside its mark in a picture.
+    pub fn label(&self) -> String {
+        match self.kind {
+            RowKind::Plain => "plain".into(),
+            RowKind::Segments => self.segments.unwrap_or(1).to_string(),
+            RowKind::Optimal => self.budget_bytes.unwrap_or_default().to_string(),
+        }
+    }
+
+    fn cells(&self) -> [Cell; 8] {
+        let errors = self.predicted_peak_bytes.zip(self.measured_peak_bytes);
+        let times = self
+            .overhead
+            .map(|overhead| format!("{:.2}x", 1.0 + overhead));
+        let mark = if self.pareto { "*" } else { "" };
         [
             Cell::from(self.name()),
             Cell::bytes(self.predicted_peak_bytes),
             Cell::bytes(self.measured_peak_bytes),
+            Cell::text(errors.map(|(one, other)| error(one.0 as f64, other.0 as f64))),
             Cell::bytes(self.activation_bytes),
-            Cell::seconds(predicted),
-            Cell::seconds(measured),
-            Cell::text(overhead.map(percent)),
-            Cell::text(self.samples_per_s.map(rate)),
-            format!("{:<4}{marks}", self.verdict()).trim_end().into(),
+            Cell::seconds(self.measured_step_s),
+            Cell::text(times),
+            format!("{:<4}{mark}", self.verdict()).trim_end().into(),
         ]
     }
 
@@ -84,7 +62,7 @@ impl SweepRow {
         }
     }
 
-    pub fn verdict(&self) -> &'static str {
+    fn verdict(&self) -> &'static str {
         match (self.outcome, self.fits) {
             (RowOutcome::Done, _) if self.within_budget == Some(false) => "EXCEEDED",
             (RowOutcome::Done, true) => "yes",
@@ -96,72 +74,64 @@ impl SweepRow {
     }
 }
 
-/// Samples per second, with a decimal where there are few.
-fn rate(per_second: f64) -> String {
-    if per_second < 10.0 {
-        format!("{per_second:.2}")
-    } else {
-        format!("{per_second:.0}")
-    }
-}
-
 impl SweepRecord {
     /// The table with its heading and notes, for standard output.
     pub fn text(&self) -> String {
         let heading = terminal::wrapped(&self.heading(), "");
-        let mut text = format!(
-            "{heading}\n\n{}\n\n",
-            table::shown(&self.table(false), &SPARED)
-        );
-        for note in [MARKS.to_owned()].into_iter().chain(self.notes()) {
+        let mut text = format!("{heading}\n\n{}\n\n", self.table());
+        for note in [MARK.to_owned()].into_iter().chain(self.messages()) {
             let _ = writeln!(text, "{}", terminal::wrapped(&note, ""));
         }
         text
     }
 
-    /// Its rows; on a page with both step times.
-    pub fn table(&self, page: bool) -> Table {
-        let mut table = table::table(HEADER, 1..8);
+    /// Its rows.
+    pub fn table(&self) -> Table {
+        let header = [
+            "run",
+            "predicted",
+            "measured",
+            "error",
+            "activations",
+            "step",
+            "x plain",
+            "fits",
+        ];
+        let mut table = table::table(header, 1..7);
         for row in &self.rows {
-            table.add_row(row.cells(page));
+            table.add_row(row.cells());
         }
-        table::dense(&mut table, 1..8);
         table
     }
 
-    fn heading(&self) -> String {
-        let limit = self
-            .limit_bytes
-            .map(|limit| format!("; the limit is {limit}"))
-            .unwrap_or_default();
-        let steps = several(self.steps, "step");
+    /// What was run.
+    pub fn heading(&self) -> String {
+        let limit = self.limit_bytes.map(|limit| format!("; limit {limit}"));
         format!(
-            "{} on {} ({}), batch {}, {steps} each{limit}.",
-            self.config, self.device, self.device_name, self.batch
+            "{} on {} ({}), batch {}, {} each{}.",
+            self.config,
+            self.device,
+            self.device_name,
+            self.batch,
+            several(self.steps, "step"),
+            limit.unwrap_or_default()
         )
     }
 
-    fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        for row in &self.rows {
-            if let Some(message) = &row.message {
-                notes.push(format!("{}: {message}.", row.name()));
-            }
-        }
-        match &self.plain {
-            Some(plain) if !plain.measured => notes.push(format!(
-                "The plain run was not measured: `time added` is against the predicted {}.",
-                plain.step_s
-            )),
-            _ => {}
-        }
-        if self.interrupted {
-            notes.push(format!(
-                "Stopped with {} of {} rows done.",
-                self.rows.len(),
-                self.rows_asked
+    /// What went wrong.
+    pub fn messages(&self) -> Vec<String> {
+        let wrong = |row: &SweepRow| Some(format!("{}: {}.", row.name(), row.message.as_ref()?));
+        let mut messages: Vec<String> = self.rows.iter().filter_map(wrong).collect();
+        if let Some(plain) = self.plain.as_ref().filter(|plain| !plain.measured) {
+            let step = plain.step_s;
+            messages.push(format!(
+                "The plain run did not run: `x plain` is of {step}, as predicted."
             ));
         }
-        notes
+        if self.interrupted {
+            let (done, asked) = (self.rows.len(), self.rows_asked);
+            messages.push(format!("Stopped with {done} of {asked} rows done."));
+        }
+        messages
     }
 }

@@ -70,7 +70,6 @@ fn empty() -> SweepRecord {
         config_crc32: "00000000".into(),
         device: "cpu".into(),
         device_name: "a processor".into(),
-        device_bytes: Some(Bytes(1024 * MIB)),
         count: Count::InUse,
         batch: 64,
         steps: 2,
@@ -86,35 +85,22 @@ fn empty() -> SweepRecord {
 /// Times whose quotients are short: what reads JSON may round longer ones.
 fn made_up() -> SweepRecord {
     let mut record = empty();
-    let mut add = |point, chosen, run: RunRecord| {
-        record.add(SweepRow::done(point, chosen, &run), Some(run.plain));
+    let mut add = |point, run: RunRecord| {
+        record.add(SweepRow::done(point, &run), Some(run.plain));
     };
-    add(Point::Plain, false, ran(Some(1), None, 100 * MIB, 0.25));
-    add(
-        Point::Segments(4),
-        true,
-        ran(Some(4), None, 50 * MIB, 0.3125),
-    );
-    add(
-        Point::Segments(16),
-        false,
-        ran(Some(16), None, 60 * MIB, 0.625),
-    );
+    add(Point::Plain, ran(Some(1), None, 100 * MIB, 0.25));
+    add(Point::Segments(4), ran(Some(4), None, 50 * MIB, 0.3125));
+    add(Point::Segments(16), ran(Some(16), None, 60 * MIB, 0.625));
     let budget = Bytes(40 * MIB);
     let tight = ran(None, Some(budget.0), 39 * MIB, 0.5);
-    add(Point::Optimal(budget), false, tight);
-    record.add(
-        SweepRow::no_plan(
-            Point::Optimal(Bytes(MIB)),
-            false,
-            Bytes(MIB),
-            Bytes(30 * MIB),
-        ),
-        None,
-    );
+    add(Point::Optimal(budget), tight);
+    let message = "no plan fits 1.0 MiB; the smallest budget is 30.0 MiB".to_owned();
+    let point = Point::Optimal(Bytes(MIB));
+    record.add(SweepRow::not_done(point, RowOutcome::NoPlan, message), None);
     let message = "out of memory: could not allocate 5 bytes".to_owned();
+    let point = Point::Segments(2);
     record.add(
-        SweepRow::not_done(Point::Segments(2), false, RowOutcome::OutOfMemory, message),
+        SweepRow::not_done(point, RowOutcome::OutOfMemory, message),
         None,
     );
     record
@@ -141,7 +127,6 @@ fn rows_are_compared_with_the_plain_row_and_with_each_other() {
     assert_eq!(fits, [false, true, true, true, false, false]);
     let within: Vec<Option<bool>> = rows.iter().map(|row| row.within_budget).collect();
     assert_eq!(within, [None, None, None, Some(true), None, None]);
-    assert_eq!(rows[0].samples_per_s, Some(256.0));
     // Neither the batch's arrival nor the optimizer, and not the first step.
     assert_eq!(rows[1].activation_bytes, Some(Bytes(30 * MIB)));
 }
@@ -151,16 +136,17 @@ fn without_a_plain_row_overheads_are_against_the_prediction() {
     let mut record = empty();
     let message = "out of memory".to_owned();
     record.add(
-        SweepRow::not_done(Point::Plain, false, RowOutcome::OutOfMemory, message),
+        SweepRow::not_done(Point::Plain, RowOutcome::OutOfMemory, message),
         None,
     );
     let run = ran(Some(4), None, 50 * MIB, 0.5);
-    record.add(
-        SweepRow::done(Point::Segments(4), false, &run),
-        Some(run.plain),
-    );
+    record.add(SweepRow::done(Point::Segments(4), &run), Some(run.plain));
     assert_eq!(record.rows[1].overhead, Some(1.0));
-    assert!(record.text().contains("against the predicted 250.0 ms"));
+    assert!(
+        record
+            .text()
+            .contains("`x plain` is of 250.0 ms, as predicted")
+    );
 }
 
 #[test]
@@ -190,7 +176,7 @@ fn json_and_csv_say_the_same() {
 }
 
 #[test]
-fn the_picture_marks_every_run_and_names_what_did_not_run() {
+fn the_picture_marks_every_run() {
     let svg = frontier::picture(&made_up())
         .expect("rows ran")
         .expect("painted");
@@ -198,7 +184,8 @@ fn the_picture_marks_every_run_and_names_what_did_not_run() {
     for label in labels.map(|label| format!(">{label}\n")) {
         assert!(svg.contains(&label), "{label} in {svg}");
     }
-    assert!(svg.contains(">Not shown: plan 1.0 MiB: no plan fits; 2 segments: out of memory."));
+    let hint = "<title>plan 40.0 MiB: peak 39.0 MiB, step 500.0 ms</title>";
+    assert!(svg.contains(hint), "{svg}");
     assert!(frontier::picture(&empty()).is_none());
 }
 

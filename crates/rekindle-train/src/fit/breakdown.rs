@@ -52,20 +52,6 @@ impl Breakdown {
             at: moment(planned.actions.get(place).copied(), &planned.chain),
         }
     }
-
-    /// The parts by name, in the order of tables and bars.
-    #[must_use]
-    pub fn parts(&self) -> [(&'static str, Bytes); 7] {
-        [
-            ("parameters", self.parameters_bytes),
-            ("gradients", self.gradients_bytes),
-            ("optimizer", self.optimizer_bytes),
-            ("activations", self.activations_bytes),
-            ("temporaries", self.temporaries_bytes),
-            ("data", self.data_bytes),
-            ("other", self.other_bytes),
-        ]
-    }
 }
 
 fn moment(action: Option<Action>, chain: &Chain) -> String {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::session::{MeasuredStep, Planned, RunError};
 
-/// Stages beyond which plans of counted steps are equal segments alone: the table of all schedules grows with their
+/// Stages beyond which plans are equal segments alone: the table of all schedules grows with their
 /// square.
 const MOST_STAGES: usize = 200;
 
@@ -37,25 +37,24 @@ impl ScheduleKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
-            Self::Segments => "equal segments",
-            Self::Plan => "under a plan",
+            Self::Segments => "segments",
+            Self::Plan => "plan",
         }
     }
 
-    /// The planner that finds its schedule. Of a counted step, where many sizes are asked about, plans are those over
-    /// stages, which take a tenth of the time.
-    fn planner(self, counted: bool, stages: usize) -> Planner {
+    /// The planner that finds its schedule. Many sizes are asked about, so plans are those over stages, which take a tenth
+    /// of the time.
+    fn planner(self, stages: usize) -> Planner {
         match self {
             Self::Plain => Planner::None,
             Self::Segments => Planner::Segments(None),
-            Self::Plan if counted && stages > MOST_STAGES => Planner::Segments(None),
-            Self::Plan if counted => Planner::Optimal,
-            Self::Plan => Planner::Auto,
+            Self::Plan if stages > MOST_STAGES => Planner::Segments(None),
+            Self::Plan => Planner::Optimal,
         }
     }
 
     /// The schedule that a training within a budget makes, if it takes at most `slowdown` plain steps, and when it updates
-    /// parameters. `step` gives a step with either update, which may be `counted`.
+    /// parameters. `step` gives a step with either update.
     ///
     /// # Errors
     ///
@@ -65,11 +64,11 @@ impl ScheduleKind {
         updates: Updates,
         step: impl Fn(Update) -> Result<Rc<MeasuredStep>, E>,
         budget: Bytes,
-        (slowdown, counted): (f64, bool),
+        slowdown: f64,
     ) -> Result<Option<(Planned, Update)>, E> {
         let plan = |way: Way| {
             let step = step(way.update)?;
-            let fastest = self.fastest(&step, budget, counted)?;
+            let fastest = self.fastest(&step, budget)?;
             Ok::<_, E>(fastest.map(|plan| Candidate {
                 step: plan.step,
                 recomputes: plan.forwards.iter().any(|&runs| runs > 1),
@@ -88,10 +87,9 @@ impl ScheduleKind {
         self,
         step: &MeasuredStep,
         budget: Bytes,
-        counted: bool,
     ) -> Result<Result<Planned, Bytes>, RunError> {
         let stages = step.chain.stages.len();
-        let asked = match self.planner(counted, stages) {
+        let asked = match self.planner(stages) {
             Planner::Segments(_) => {
                 let counts = spread(stages).into_iter();
                 counts.map(|count| Planner::Segments(Some(count))).collect()
@@ -164,7 +162,7 @@ mod tests {
         let budget = Bytes(plain.peak.0 - 60);
         let fits = |way: ScheduleKind, slowdown| {
             let step = |_| Ok::<_, RunError>(Rc::clone(&step));
-            let found = way.fits(Updates::One(Update::After), step, budget, (slowdown, false));
+            let found = way.fits(Updates::One(Update::After), step, budget, slowdown);
             found
                 .expect("planned")
                 .map(|(plan, _)| plan.step.0 / plan.plain_step.0)
@@ -184,7 +182,7 @@ mod tests {
         let fits = |updates, share: f64| {
             let budget = Bytes((plain.0 as f64 * share) as u64);
             let step = |update| Ok::<_, RunError>(equal(100, 100, update));
-            let found = ScheduleKind::Plan.fits(updates, step, budget, (2.0, false));
+            let found = ScheduleKind::Plan.fits(updates, step, budget, 2.0);
             found.expect("planned").map(|(_, update)| update)
         };
         let only = Updates::One(Update::After);

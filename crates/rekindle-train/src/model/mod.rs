@@ -11,7 +11,6 @@
 //! | [`value`] | | the activation that flows between the stages |
 //! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a device |
 //! | [`window`] | | sizes of convolution and pooling windows |
-//! | `work` | a layer and its shapes | its multiply-adds, and the number of its running statistics |
 
 pub mod build;
 mod infer;
@@ -26,4 +25,3 @@ pub mod stages;
 pub(crate) mod tie;
 pub mod value;
 pub mod window;
-mod work;

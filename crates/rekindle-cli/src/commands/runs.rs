@@ -1,0 +1,133 @@
+//! `rekindle runs`: the runs whose folders are in a folder.
+
+use std::{
+    fs::{self, File, TryLockError},
+    path::{Path, PathBuf},
+};
+
+use rekindle_plan::{Bytes, Seconds};
+use rekindle_train::{RunDirError, run_dir::read_record};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::{
+    args::RunsArgs,
+    failure::{Failure, Outcome},
+    output,
+    started::Started,
+    table::{self, Cell},
+};
+
+/// Format tag of [`Document`].
+pub const RUNS_FORMAT: &str = "rekindle-runs/1";
+
+/// What `runs --json` prints.
+#[derive(Serialize, JsonSchema)]
+pub struct Document {
+    format: &'static str,
+    /// The runs, the oldest first.
+    runs: Vec<Run>,
+}
+
+/// A run. All but its folder and its state is `null` before it has its first record.
+#[derive(Serialize, JsonSchema)]
+struct Run {
+    /// Its folder.
+    path: PathBuf,
+    /// When it was started, in RFC 3339.
+    started_at: Option<String>,
+    /// Its config's file.
+    config: Option<String>,
+    /// Its budget; also `null` without one.
+    budget_bytes: Option<Bytes>,
+    /// The peak that was measured.
+    measured_peak_bytes: Option<Bytes>,
+    /// Median step time.
+    measured_step_s: Option<Seconds>,
+    /// Loss of the last step.
+    last_loss: Option<f64>,
+    /// `finished`, `interrupted`, or `running`: a process holds the folder's lock.
+    state: &'static str,
+}
+
+/// Lists them.
+pub fn run(args: &RunsArgs) -> Outcome {
+    let refused = |error: std::io::Error| Failure::file(&args.folder, &error);
+    let mut runs = Vec::new();
+    for entry in fs::read_dir(&args.folder).map_err(refused)? {
+        let path = entry.map_err(refused)?.path();
+        if path.is_dir() {
+            runs.extend(of(path));
+        }
+    }
+    runs.sort_by(|a, b| (&a.started_at, &a.path).cmp(&(&b.started_at, &b.path)));
+    if args.answer.json {
+        let format = RUNS_FORMAT;
+        return output::json(&Document { format, runs });
+    }
+    let header = [
+        "run", "started", "config", "budget", "peak", "step", "loss", "state",
+    ];
+    let mut table = table::table(header, 3..7);
+    for run in &runs {
+        let name = run.path.file_name().unwrap_or(run.path.as_os_str());
+        let config = run.config.as_ref().map(Path::new);
+        let config = config.and_then(|config| config.file_stem());
+        // The month, the day, hours and minutes.
+        let started = run.started_at.as_ref().and_then(|at| at.get(5..16));
+        table.add_row([
+            Cell::from(name.display()),
+            Cell::text(started.map(|at| at.replace('T', " "))),
+            Cell::text(config.map(|config| config.display().to_string())),
+            Cell::bytes(run.budget_bytes),
+            Cell::bytes(run.measured_peak_bytes),
+            Cell::seconds(run.measured_step_s),
+            Cell::text(run.last_loss.map(|loss| format!("{loss:.4}"))),
+            run.state.into(),
+        ]);
+    }
+    match runs.len() {
+        0 => Err(Failure::usage(format!(
+            "no runs in {0}; start one with `rekindle train CONFIG -o {0}/first`",
+            args.folder.display()
+        ))),
+        _ => output::text(&format!("{table}\n")),
+    }
+}
+
+/// The run of a folder, if it holds one that can be read.
+fn of(path: PathBuf) -> Option<Run> {
+    let record = match read_record(&path) {
+        Ok(record) => Some(record),
+        Err(RunDirError::NoRecord { .. }) => None,
+        Err(error) => {
+            note!("warning: {error}");
+            None
+        }
+    };
+    let state = match &record {
+        Some(record) if !record.interrupted => "finished",
+        _ if is_locked(&path) => "running",
+        Some(_) => "interrupted",
+        None => return None,
+    };
+    let started = Started::read(&path).ok();
+    let started = started.and_then(|started| Some(started.at()?.0.to_owned()));
+    let record = record.as_ref();
+    Some(Run {
+        started_at: started,
+        config: record.map(|record| record.name.clone()),
+        budget_bytes: record.and_then(|record| record.budget_bytes),
+        measured_peak_bytes: record.map(|record| record.measured_peak_bytes),
+        measured_step_s: record.map(|record| record.measured_step_s),
+        last_loss: record.map(|record| record.last_loss),
+        state,
+        path,
+    })
+}
+
+/// Whether a process trains in this folder.
+fn is_locked(folder: &Path) -> bool {
+    let lock = File::open(folder.join("lock"));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+}

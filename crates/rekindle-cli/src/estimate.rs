@@ -1,0 +1,203 @@
+//! What an estimate answers: a training's memory by its shapes, plain and under a plan, and whether that fits.
+
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use rekindle::{
+    Dtype,
+    record::{Kernels, Update},
+};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
+use rekindle_train::{
+    fit::{Breakdown, Known, spread},
+    session::{Order, Planned},
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::{config::Config, failure::Failure};
+
+/// Format tag of an [`Estimate`].
+pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/4";
+
+/// A training's memory by its shapes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Estimate {
+    format: &'static str,
+    /// Samples in each step.
+    batch: usize,
+    /// Samples that run at once: less than `batch` where a batch runs in parts. All bytes are for these.
+    micro_batch: usize,
+    /// Type of parameters and activations.
+    dtype: Dtype,
+    /// Parameters that are trained.
+    param_count: u64,
+    /// Numbers that are kept and not trained: running statistics.
+    frozen_count: u64,
+    /// Bytes of the trained parameters.
+    param_bytes: Bytes,
+    /// Bytes that all stages keep in a plain step, outputs included, the input not.
+    saved_bytes: Bytes,
+    /// Number of stages, the smallest units that are kept or recomputed.
+    stages: usize,
+    /// Number of operations of the step.
+    operations: usize,
+    /// When parameters are updated: as configured, with `auto` after the step, or in the backward pass where no plan within
+    /// the budget is found otherwise.
+    update: Update,
+    /// Whether temporaries are those of a GPU's kernels.
+    on_gpu: bool,
+    /// The memory that a step must fit; `null` where it is not known.
+    limit: Option<Limit>,
+    /// The step without recomputing.
+    plain: Column,
+    /// The fewest equal segments that fit, of up to 24 numbers of them; `null` where plain fits, none do, or a number of
+    /// segments or a plan file was asked for.
+    segments: Option<Column>,
+    /// The plan that was asked for, or else the fastest over stages that fits the limit; `null` where plain fits it and
+    /// nothing was asked for, and where no plan fits.
+    plan: Option<Column>,
+    /// The smallest budget that some plan fits, where none fits; else `null`.
+    smallest_budget_bytes: Option<Bytes>,
+}
+
+/// The most memory that there is.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Limit {
+    /// `budget`, or the device's name.
+    pub of: String,
+    /// Bytes that a step may take.
+    pub bytes: Bytes,
+}
+
+/// One way to run a step.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Column {
+    /// The planner that found the schedule.
+    planner: String,
+    /// Number of segments; `null` where stages are recomputed in another way.
+    segments: Option<usize>,
+    /// Estimated step time, as a multiple of the plain step's.
+    step_ratio: f64,
+    /// Whether it fits the limit; `null` without one.
+    fits: Option<bool>,
+    /// What the peak consists of.
+    peak: Breakdown,
+}
+
+/// What is to be estimated beside the plain run.
+pub enum Wanted {
+    /// What fits, where the plain run does not.
+    Fitting,
+    /// What a planner finds.
+    Plan(Request),
+    /// A plan that was made before, by the planner of this name.
+    Made(Order, String),
+}
+
+impl Estimate {
+    /// Estimates. The second answer is why what is asked for cannot be had, where no plan fits.
+    pub fn new(
+        config: &Config,
+        kernels: Kernels,
+        wanted: &Wanted,
+        limit: Option<Limit>,
+    ) -> Result<(Self, Option<PlanError>), Failure> {
+        let known = Known::new(config.estimated(&config.training, kernels))?;
+        let step = &known.step;
+        let most = limit.as_ref().map(|limit| limit.bytes);
+        let fitting = |planner: Planner| match most {
+            Some(most) => Ok(step
+                .try_plan(&Request {
+                    planner,
+                    ..Request::within(most)
+                })?
+                .ok()),
+            None => Ok::<_, Failure>(None),
+        };
+        let plain = step.plan(&Request {
+            planner: Planner::None,
+            ..Request::default()
+        })?;
+        let plain_fits = match most {
+            Some(_) => Some(fitting(Planner::None)?.is_some()),
+            None => None,
+        };
+        let column = |plan: &Planned, fits| Column {
+            planner: plan.planner.clone(),
+            segments: plan.segments.as_ref().map(Vec::len),
+            step_ratio: plan.step.0 / plain.step.0,
+            fits,
+            peak: Breakdown::new(&known, plan),
+        };
+        let within = most
+            .filter(|_| plain_fits == Some(false))
+            .map(|most| Request {
+                planner: Planner::Optimal,
+                ..Request::within(most)
+            });
+        let found = match wanted {
+            Wanted::Fitting => match within {
+                Some(request) => Some(known.plan(&request)?),
+                None => None,
+            },
+            Wanted::Plan(request) => Some(known.plan(request)?),
+            Wanted::Made(order, planner) => Some(Ok(step.plan_order(order, planner.clone())?)),
+        };
+        let plan = match &found {
+            Some(Ok(plan)) => Some(column(plan, most.map(|most| plan.peak <= most))),
+            _ => None,
+        };
+        let mut segments = None;
+        let asked = match wanted {
+            Wanted::Plan(request) => matches!(request.planner, Planner::Segments(_)),
+            Wanted::Made(..) => true,
+            Wanted::Fitting => false,
+        };
+        if plain_fits == Some(false) && !asked {
+            for count in spread(step.chain.stages.len()) {
+                let equal = fitting(Planner::Segments(Some(count)))?;
+                segments = equal.map(|equal| column(&equal, Some(true)));
+                if segments.is_some() {
+                    break;
+                }
+            }
+        }
+        let refused = found.and_then(Result::err);
+        let smallest_budget_bytes = match &refused {
+            Some(PlanError::Infeasible {
+                smallest_of_all, ..
+            }) => Some(*smallest_of_all),
+            _ => None,
+        };
+        let settings = &config.training;
+        let estimate = Self {
+            format: ESTIMATE_FORMAT,
+            batch: settings.batch,
+            micro_batch: settings.micro_batch(),
+            dtype: settings.dtype,
+            param_count: known.estimate.trainable,
+            frozen_count: known.estimate.frozen,
+            param_bytes: known.estimate.gradient_bytes,
+            saved_bytes: step
+                .chain
+                .stages
+                .iter()
+                .map(|stage| stage.saved_bytes)
+                .sum(),
+            stages: step.chain.stages.len(),
+            operations: known.estimate.operations,
+            update: settings.update.fixed().unwrap_or_default(),
+            on_gpu: kernels == Kernels::Device,
+            plain: column(&plain, plain_fits),
+            segments,
+            plan,
+            smallest_budget_bytes,
+            limit,
+        };
+        let asked = !matches!(wanted, Wanted::Fitting);
+        Ok((estimate, refused.filter(|_| asked)))
+    }
+}
