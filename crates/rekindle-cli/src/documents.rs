@@ -1,6 +1,10 @@
-//! `docs/schema/*.json` and the tables of `docs/json.md`, written from the types that the program prints.
+//! `docs/schema/*.json`, written from the types that the program prints and reads; what the pages beside them must name.
 
-use std::fs;
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use rekindle_plan::{Chain, chain::FORMAT as CHAIN_FORMAT};
 use rekindle_train::{
@@ -13,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     commands::{devices, plan_graph, report, verify},
-    config::{form::Form, reference::assert_written},
+    config::schema::ConfigFile,
     error_document::{ERROR_FORMAT, ErrorDocument},
     estimate::{ESTIMATE_FORMAT, Estimate},
     infeasible::{INFEASIBLE_FORMAT, Infeasible},
@@ -23,13 +27,13 @@ use crate::{
     sweep::record::{SWEEP_FORMAT, SweepRecord},
 };
 
-/// Types whose keys are documented as config keys.
-const OF_CONFIGS: [&str; 2] = ["ModelSpec", "TrainSettings"];
+/// Rewrites the schemas where this variable is set.
+const REWRITE: &str = "REKINDLE_WRITE_DOCS";
 
 /// A document that the program writes.
 struct Document {
     format: &'static str,
-    schema: &'static Value,
+    schema: Value,
 }
 
 impl Document {
@@ -39,7 +43,6 @@ impl Document {
         if let Some(tag) = schema["properties"].get_mut("format") {
             *tag = json!({ "const": format, "description": "Name and version of the format." });
         }
-        let schema = Box::leak(Box::new(schema));
         Self { format, schema }
     }
 
@@ -75,134 +78,75 @@ impl Document {
         let name = name.split('/').next().unwrap_or_default();
         format!("docs/schema/{name}.json")
     }
+}
 
-    /// Its keys with their types and meanings, as Markdown.
-    fn table(&self) -> String {
-        let mut rows = Rows {
-            text: "| key | value | meaning |\n|---|---|---|\n".into(),
-            shown: OF_CONFIGS
-                .map(|name| (&self.schema["$defs"][name], String::new()))
-                .to_vec(),
-        };
-        rows.add(Form::whole(self.schema), "");
-        rows.text
+/// Compares a file with what it should be, or rewrites it where [`REWRITE`] is set.
+fn assert_written(path: &str, schema: &Value) {
+    let path = root().join(path);
+    let wanted = serde_json::to_string_pretty(schema).expect("JSON") + "\n";
+    if env::var_os(REWRITE).is_some() {
+        fs::write(&path, &wanted).expect("written");
     }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == wanted,
+        "{} is stale: `{REWRITE}=1 cargo test --bin rekindle documents` rewrites it",
+        path.display()
+    );
 }
 
-struct Rows {
-    text: String,
-    /// Objects whose keys already have rows, and where.
-    shown: Vec<(&'static Value, String)>,
-}
-
-impl Rows {
-    fn add(&mut self, object: Form, path: &str) {
-        for (key, schema) in object.keys() {
-            let mut path = format!("{path}{key}");
-            let value = object.at(schema);
-            let mut meaning = object.meaning(schema);
-            let mut row = format!("| `{path}` | {} | ", kind(value));
-            let mut below = value;
-            while let Some(list) = below.forms().into_iter().find(|form| form.is("array")) {
-                below = list.items();
-                path.push_str("[]");
-            }
-            let below = below.tables().first().copied();
-            let known = below.and_then(|below| {
-                let mut shown = self.shown.iter();
-                shown.find(|(object, _)| std::ptr::eq(*object, below.0))
-            });
-            if let Some((_, place)) = known.filter(|(_, place)| !place.is_empty()) {
-                meaning.push_str(&format!(" Keys as in `{place}`."));
-            }
-            row.push_str(&format!("{meaning} |\n"));
-            self.text.push_str(&row);
-            if let (Some(below), None) = (below, known) {
-                self.shown.push((below.0, path.clone()));
-                self.add(below, &format!("{path}."));
-            }
-        }
-    }
-}
-
-/// The JSON types of a value, or the words that it may be.
-fn kind(form: Form) -> String {
-    let kinds = form.forms().into_iter().flat_map(|form| {
-        let words = form.choices();
-        if !words.is_empty() {
-            return words.iter().map(|word| format!("`{word:?}`")).collect();
-        }
-        let kinds: Vec<&Value> = match &form.0["type"] {
-            Value::Array(kinds) => kinds.iter().collect(),
-            one => vec![one],
-        };
-        let named = kinds.into_iter().map(|name| match name.as_str() {
-            Some("array") => format!("array of {}", plural(kind(form.items()))),
-            Some("null") => "`null`".to_owned(),
-            Some(name) => name.to_owned(),
-            None => "anything".to_owned(),
-        });
-        named.collect::<Vec<_>>()
-    });
-    kinds.collect::<Vec<_>>().join(" or ")
-}
-
-/// `arrays of integers`.
-fn plural(kind: String) -> String {
-    match kind.split_once(' ') {
-        Some((first, rest)) => format!("{first}s {rest}"),
-        None => format!("{kind}s"),
-    }
-}
-
-/// The page with the table of each section replaced.
-fn with_tables(page: &str, documents: &[Document]) -> String {
-    let (mut text, mut of, mut inside) = (String::new(), None, false);
-    for line in page.lines() {
-        if let Some(title) = line.strip_prefix("## ") {
-            of = documents.iter().find(|document| document.format == title);
-        }
-        let is_row = line.starts_with('|');
-        if is_row
-            && !inside
-            && let Some(document) = of
-        {
-            text.push_str(&document.table());
-        }
-        inside = is_row && of.is_some();
-        if !inside {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-    text
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 #[test]
 fn schemas_are_written_from_the_types() {
     for document in Document::all() {
-        let text = serde_json::to_string_pretty(document.schema).expect("JSON");
-        assert_written(&document.file(), &(text + "\n"));
+        assert_written(&document.file(), &document.schema);
+    }
+    assert_written("docs/schema/config.json", &config_schema());
+}
+
+#[test]
+fn every_document_has_a_section() {
+    let page = fs::read_to_string(root().join("docs/json.md")).expect("read");
+    for document in Document::all() {
+        let title = format!("\n## {}\n", document.format);
+        assert!(page.contains(&title), "no section {title}");
+    }
+}
+
+fn config_schema() -> Value {
+    schemars::schema_for!(ConfigFile).to_value()
+}
+
+/// Collects the keys of a schema's tables, and the words that its texts may be.
+fn collect_names<'a>(schema: &'a Value, names: &mut BTreeSet<&'a str>) {
+    match schema {
+        Value::Object(keys) => {
+            if let Some(properties) = schema["properties"].as_object() {
+                names.extend(properties.keys().map(String::as_str));
+            }
+            let words = schema["enum"].as_array().into_iter().flatten();
+            names.extend(words.chain([&schema["const"]]).filter_map(Value::as_str));
+            keys.values().for_each(|value| collect_names(value, names));
+        }
+        Value::Array(list) => list.iter().for_each(|value| collect_names(value, names)),
+        _ => {}
     }
 }
 
 #[test]
-fn tables_are_written_from_the_schemas() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
-    let page = fs::read_to_string(page).expect("read");
-    let documents = Document::all();
-    for document in &documents {
-        let title = format!("\n## {}\n", document.format);
-        assert!(page.contains(&title), "no section {title}");
-        let table = document.table();
-        for row in table.lines() {
-            assert!(row.ends_with('|'), "a row of more than one line: {row}");
-            assert!(!row.contains("|  |"), "a key without its meaning: {row}");
-            assert!(
-                !row.contains("[`"),
-                "a link that only rustdoc follows: {row}"
-            );
-        }
-    }
-    assert_written("docs/json.md", &with_tables(&page, &documents));
+fn every_key_of_a_config_is_described() {
+    let page = fs::read_to_string(root().join("docs/config.md")).expect("read");
+    let schema = config_schema();
+    let mut names = BTreeSet::new();
+    collect_names(&schema, &mut names);
+    assert!(names.contains("clip_norm") && names.contains("in-backward"));
+    // Words between backticks.
+    let code = page.split('`').skip(1).step_by(2);
+    let word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
+    let described: BTreeSet<&str> = code.flat_map(|code| code.split(|c| !word(c))).collect();
+    names.retain(|name| !described.contains(name));
+    assert!(names.is_empty(), "docs/config.md does not name {names:?}");
 }

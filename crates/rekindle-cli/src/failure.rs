@@ -191,7 +191,7 @@ fn advised(smallest: Bytes) -> String {
 }
 
 /// What to do where a loss or gradient is not finite.
-const FINITE: &str = "try a smaller learning rate or `clip`, and with `f16` `--loss-scale dynamic` or `--dtype bf16`; \
+const FINITE: &str = "try a smaller learning rate or `clip_norm`, and with `f16` `--loss-scale dynamic` or `--dtype bf16`; \
                       `--on-nonfinite skip` leaves such updates out, unless they are made in the backward pass; saved files are from \
                       before this step";
 

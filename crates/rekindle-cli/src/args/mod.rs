@@ -59,7 +59,7 @@ pub enum Command {
     Plan(PlanArgs),
     /// Run a config under many schedules, and show time against memory: table, files, plot
     Sweep(SweepArgs),
-    /// Find the largest batch, depth or width that fits, with and without checkpointing
+    /// Find the largest batch or depth that fits, with and without checkpointing
     Max(MaxArgs),
     /// Check that checkpointed training computes the same numbers as plain training
     Verify(VerifyArgs),

@@ -60,7 +60,7 @@ pub struct SweepArgs {
 pub struct MaxArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// What to enlarge: batch, depth (repeats of the largest `repeat` group) or width (all hidden sizes in proportion)
+    /// What to enlarge: batch, or depth (how often the largest `repeat` group repeats)
     #[arg(
         long,
         value_name = "WHAT",
@@ -105,8 +105,6 @@ pub enum Lever {
     Batch,
     /// How often the largest group repeats.
     Depth,
-    /// The size that most hidden layers have.
-    Width,
 }
 
 impl Lever {
@@ -115,7 +113,6 @@ impl Lever {
         match self {
             Self::Batch => "batch",
             Self::Depth => "depth",
-            Self::Width => "width",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `rekindle max`: the largest batch, depth or width that fits, by planning.
+//! `rekindle max`: the largest batch or depth that fits, by planning.
 //!
 //! Sizes are searched with steps that are recorded from shapes, without running anything. If the result is small enough
 //! to be measured quickly, nearby sizes are profiled once each in separate processes, and their plans determine the
@@ -60,7 +60,7 @@ const CONFIRMING_STEPS: usize = 2;
 pub fn run(args: &MaxArgs) -> Outcome {
     check_arguments(args)?;
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
+    let device = train::device(args.measure.device, &config).resolve()?;
     let (asked, budget) = match args.budget {
         Some(size) => (size, train::bytes_of(size, &device)?),
         None => {
@@ -70,7 +70,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
     };
     let samples = match args.vary {
         Lever::Batch => config.open_data().ok().map(|data| data.train.len()),
-        Lever::Depth | Lever::Width => None,
+        Lever::Depth => None,
     };
     let subject = Subject::new(&config, args.vary, device.device, samples)?;
     let measurer = Measurer {
@@ -174,7 +174,6 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
     let given = match args.vary {
         Lever::Batch => args.config.replace.batch,
         Lever::Depth => args.config.replace.depth,
-        Lever::Width => args.config.replace.width,
     };
     let name = args.vary.name();
     if given.is_some() {

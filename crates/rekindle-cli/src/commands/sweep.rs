@@ -26,7 +26,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
         },
     )?;
     check_segments(args, &config)?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
+    let device = train::device(args.measure.device, &config).resolve()?;
     let budgets = args
         .budgets
         .iter()

@@ -55,7 +55,7 @@ pub fn layers(config: &Config) -> Vec<Layer> {
 fn list(specs: &[LayerSpec], shapes: &[LayerShape], settings: &TrainSettings) -> Vec<Layer> {
     let layer = |(spec, shape): (&LayerSpec, &LayerShape)| {
         let layers = match spec {
-            LayerSpec::Residual { layers } => list(layers, &shape.inner, settings),
+            LayerSpec::Residual(layers) => list(layers, &shape.inner, settings),
             _ => Vec::new(),
         };
         let inside: u64 = layers.iter().map(|one| one.frozen_count).sum();

@@ -1,4 +1,4 @@
-//! Finds the largest batch, depth or width that fits by planning, and reports which techniques made the difference.
+//! Finds the largest batch or depth that fits by planning, and reports which techniques made the difference.
 //!
 //! | module | what it owns |
 //! |---|---|

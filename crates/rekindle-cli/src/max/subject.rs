@@ -11,17 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::{ConfigArgs, Lever},
-    config::{
-        Config,
-        vary::{self, Group},
-    },
+    config::{Config, vary::Group},
     exit,
     failure::Failure,
 };
 
 /// Maximum size in the search.
 const LARGEST: usize = 1 << 32;
-const WIDEST: usize = 1 << 20;
 
 /// Maximum number of stages in the search: simulating a schedule of more would take too long.
 const MOST_STAGES: usize = 20_000;
@@ -64,18 +60,14 @@ impl<'a> Subject<'a> {
         let varied = match lever {
             Lever::Batch => batch(config, samples),
             Lever::Depth => depth(config, group.as_ref())?,
-            Lever::Width => width(config)?,
         };
-        let subject = Self {
+        Ok(Self {
             config,
             group,
             kernels: kernels(device),
             process_bytes: process_bytes(device),
             varied,
-        };
-        // A width may not fit the surrounding layers: check this first.
-        subject.model(subject.varied.configured.saturating_mul(2))?;
-        Ok(subject)
+        })
     }
 
     /// The same config with this size.
@@ -85,7 +77,6 @@ impl<'a> Subject<'a> {
         *match self.varied.lever {
             Lever::Batch => &mut replace.batch,
             Lever::Depth => &mut replace.depth,
-            Lever::Width => &mut replace.width,
         } = Some(size);
         config
     }
@@ -94,7 +85,7 @@ impl<'a> Subject<'a> {
     pub fn unit(&self) -> usize {
         match self.varied.lever {
             Lever::Batch => self.config.training.accumulate.max(1),
-            Lever::Depth | Lever::Width => 1,
+            Lever::Depth => 1,
         }
     }
 
@@ -135,7 +126,6 @@ impl<'a> Subject<'a> {
             (Lever::Batch, _) => return Ok((model.clone(), self.config.shape.clone())),
             (Lever::Depth, Some(group)) => group.repeated(&model.layers, size),
             (Lever::Depth, None) => model.layers.clone(),
-            (Lever::Width, _) => vary::widened(&model.layers, self.varied.configured, size),
         };
         let model = ModelSpec {
             input: model.input.clone(),
@@ -174,34 +164,17 @@ fn depth(config: &Config, group: Option<&Group>) -> Result<Varied, Failure> {
         return Err(Failure::with_help(
             exit::USAGE,
             "the depth cannot be varied: no group in `layers` has a `repeat`",
-            "write the layers that repeat as a group: `{ repeat = 4, layers = [...] }`",
+            "write the layers that repeat as a group: `{ repeat = { times = 4, layers = [...] } }`",
         ));
     };
     let turn = group.turn().max(1);
     let others = config.model.layers.len() - group.layers.len();
     Ok(Varied {
         lever: Lever::Depth,
-        what: format!("`repeat = {}` in model.layers[{}]", group.times, group.item),
+        what: format!("`times = {}` in model.layers[{}]", group.times, group.item),
         configured: group.times,
         limit: (MOST_STAGES.saturating_sub(others) / turn).max(1),
         limited_by: format!("the end of the search ({MOST_STAGES} layers)"),
-    })
-}
-
-fn width(config: &Config) -> Result<Varied, Failure> {
-    let Some(width) = vary::width(&config.model.layers) else {
-        return Err(Failure::with_help(
-            exit::USAGE,
-            "the width cannot be varied: the model has no hidden linear or conv2d layer",
-            "the last layer must fit the loss; `--vary batch` varies the batch",
-        ));
-    };
-    Ok(Varied {
-        lever: Lever::Width,
-        what: format!("`out = {width}` of hidden layers, and all hidden sizes in proportion"),
-        configured: width,
-        limit: WIDEST,
-        limited_by: "the end of the search".into(),
     })
 }
 

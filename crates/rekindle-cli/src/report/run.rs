@@ -232,7 +232,7 @@ fn layers(model: &ModelSpec) -> String {
 
 fn layer_name(layer: &LayerSpec) -> String {
     match layer {
-        LayerSpec::Residual { layers } => {
+        LayerSpec::Residual(layers) => {
             let inner: Vec<_> = layers.iter().map(layer_name).collect();
             format!("residual({})", inner.join(", "))
         }

@@ -19,7 +19,7 @@ impl LayerShape {
             }
             // Four linear maps, and two products between all pairs of positions.
             LayerSpec::Attention { .. } => outputs.saturating_mul(4 * last + 2 * first),
-            LayerSpec::Residual { layers } => {
+            LayerSpec::Residual(layers) => {
                 let inner = layers.iter().zip(&self.inner);
                 inner.map(|(layer, shape)| shape.multiply_adds(layer)).sum()
             }
