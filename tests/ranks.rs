@@ -29,18 +29,15 @@ use self::{
 /// Layers of GELU on a batch of which two ranks have 501 and 500 samples, and three have 334, 334 and 333.
 const MLP: &str = r#"
 [data]
-type = "synthetic"
-shape = [32]
-target = { classes = 5 }
-samples = 1300
-eval_split = 0.2
+synthetic = { shape = [32], target = { classes = 5 }, samples = 1300 }
 
 [model]
-layers = [{ repeat = 12, layers = [{ type = "linear", out = 64 }, "gelu"] }, { type = "linear", out = 5 }]
+layers = [{ repeat = { times = 12, layers = [{ linear = { out = 64 } }, "gelu"] } }, { linear = { out = 5 } }]
 
 [train]
 steps = 20
 batch = 1001
+eval_split = 0.2
 eval_every = 10
 learning_rate = 1e-3
 
@@ -51,21 +48,17 @@ snapshot_every = 5
 /// A small transformer on tokens, its batch of 35 shared by 2 and 3 ranks, its gradients clipped by their common norm.
 const GPT: &str = r#"
 [data]
-type = "synthetic"
-shape = [32]
-vocab = 32
-target = { token_classes = 32 }
-samples = 64
+synthetic = { shape = [32], vocab = 32, target = { token_classes = 32 }, samples = 64 }
 
 [model]
 layers = [
-  { type = "embedding", dim = 32 },
-  { type = "positions" },
-  { repeat = 4, layers = [
-    { type = "residual", layers = [{ type = "layer_norm" }, { type = "attention", heads = 4 }] },
-    { type = "residual", layers = [{ type = "linear", out = 128 }, "gelu", { type = "linear", out = 32 }] },
-  ] },
-  { type = "unembedding" },
+  { embedding = { dim = 32 } },
+  "positions",
+  { repeat = { times = 4, layers = [
+    { residual = ["layer_norm", { attention = { heads = 4 } }] },
+    { residual = [{ linear = { out = 128 } }, "gelu", { linear = { out = 32 } }] },
+  ] } },
+  "unembedding",
 ]
 
 [train]
@@ -73,29 +66,27 @@ steps = 20
 batch = 35
 optimizer = "adamw"
 learning_rate = 1e-3
-clip = { type = "global_norm", max = 0.5 }
+clip_norm = 0.5
 "#;
 
 /// Convolutions that are normalised by the samples of all ranks.
 const CNN: &str = r#"
 [data]
-type = "synthetic"
-shape = [3, 12, 12]
-target = { classes = 4 }
-samples = 64
-eval_split = 0.2
+synthetic = { shape = [3, 12, 12], target = { classes = 4 }, samples = 64 }
 
 [model]
 layers = [
-  { repeat = 4, layers = [{ type = "conv2d", out = 8, kernel = 3, padding = "same" }, "batch_norm", "relu"] },
+  { repeat = { times = 4, layers = [{ conv2d = { out = 8, kernel = 3, padding = "same" } }, "batch_norm", "relu"] } },
   "flatten",
-  { type = "linear", out = 4 },
+  { linear = { out = 4 } },
 ]
 
 [train]
 steps = 20
 batch = 35
-optimizer = { type = "sgd", momentum = 0.9 }
+eval_split = 0.2
+optimizer = "sgd"
+momentum = 0.9
 learning_rate = 1e-2
 sync_batch_norm = true
 "#;
@@ -103,11 +94,10 @@ sync_batch_norm = true
 /// Data that is not there.
 const NO_DATA: &str = r#"
 [data]
-type = "mnist"
-folder = "nowhere"
+mnist = { folder = "nowhere" }
 
 [model]
-layers = ["flatten", { type = "linear", out = 10 }]
+layers = ["flatten", { linear = { out = 10 } }]
 
 [train]
 steps = 1
@@ -325,13 +315,10 @@ fn ranks_train_a_synchronised_cnn_as_one_process() {
 /// bucket: of several, as many are on their way at once as the network is slow.
 const WIDE: &str = r#"
 [data]
-type = "synthetic"
-shape = [384]
-target = { classes = 4 }
-samples = 40
+synthetic = { shape = [384], target = { classes = 4 }, samples = 40 }
 
 [model]
-layers = [{ repeat = 6, layers = [{ type = "linear", out = 384 }, "tanh"] }, { type = "linear", out = 4 }]
+layers = [{ repeat = { times = 6, layers = [{ linear = { out = 384 } }, "tanh"] } }, { linear = { out = 4 } }]
 
 [train]
 steps = 6

@@ -5,7 +5,7 @@ use std::fs;
 
 use rekindle_train::data::{
     open,
-    settings::{DataSettings, Source},
+    settings::Source,
 };
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
@@ -13,13 +13,10 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     for batch in 1..=5 {
         fs::write(folder.path().join(format!("data_batch_{batch}.bin")), bytes).expect("written");
     }
-    let settings = DataSettings {
-        source: Source::Cifar10 {
+    let source = Source::Cifar10 {
             folder: folder.path().into(),
-        },
-        eval_split: 0.0,
-    };
-    if let Ok(split) = open(&settings, 1) {
+        };
+    if let Ok(split) = open(&source, 0.0, 1) {
         split.train.batch(&[split.train.len() - 1]);
     }
 });

@@ -8,17 +8,14 @@ use tempfile::TempDir;
 
 /// A small config that is right: each test breaks one thing.
 const CONFIG: &str = r#"[data]
-type = "synthetic"
-shape = [1, 8, 8]
-target = { classes = 3 }
-samples = 64
+synthetic = { shape = [1, 8, 8], target = { classes = 3 }, samples = 64 }
 
 [model]
 layers = [
-  { type = "conv2d", out = 2, kernel = 3 },
+  { conv2d = { out = 2, kernel = 3 } },
   "relu",
   "flatten",
-  { type = "linear", out = 3 },
+  { linear = { out = 3 } },
 ]
 
 [train]
@@ -89,9 +86,9 @@ fn an_unknown_key_is_shown_with_its_line() {
         &refusal,
         2,
         &[
-            "unknown key `bacth` in [train]",
-            "run.toml:17:1",
-            "17 | bacth = 4",
+            "unknown key `bacth`",
+            "run.toml:14:1",
+            "14 | bacth = 4",
             "did you mean `batch`?",
         ],
     );
@@ -108,8 +105,8 @@ fn a_wrong_type_an_unknown_layer_and_broken_toml_are_shown_with_their_line() {
         &broken("steps = 2", "steps = \"two\""),
         2,
         &[
-            "`steps` must be a whole number",
-            "run.toml:16:9",
+            "invalid type: string \"two\", expected a whole number",
+            "run.toml:13:9",
             "not \"two\"",
         ],
     );
@@ -117,15 +114,15 @@ fn a_wrong_type_an_unknown_layer_and_broken_toml_are_shown_with_their_line() {
         &broken("\"relu\"", "\"rleu\""),
         2,
         &[
-            "unknown layer type `rleu`",
-            "run.toml:10:3",
+            "unknown name `rleu`",
+            "run.toml:7:3",
             "did you mean `relu`?",
         ],
     );
     assert_says(
         &broken("[train]", "[train"),
         2,
-        &["not TOML", "run.toml:15:7"],
+        &["unclosed table", "run.toml:12:7"],
     );
 }
 
@@ -153,10 +150,10 @@ fn under_json_an_error_is_a_document() {
         error_document(2, &["estimate", "run.toml"], &misspelt),
         json!({
             "format": "rekindle-error/1",
-            "error": "unknown key `bacth` in [train]",
+            "error": "unknown key `bacth`",
             "exit_code": 2,
             "help": "did you mean `batch`?",
-            "place": { "file": "run.toml", "line": 17, "column": 1 },
+            "place": { "file": "run.toml", "line": 14, "column": 1 },
         })
     );
     let missing = error_document(5, &["estimate", "other.toml"], CONFIG);
@@ -187,13 +184,13 @@ fn a_layer_that_cannot_take_its_input_is_shown_with_both_shapes() {
         &[
             "layer 0 (conv2d) got [1, 8, 8]",
             "[9, 9] does not fit",
-            "run.toml:9:3",
+            "run.toml:6:3",
         ],
     );
     assert_says(
         &broken("out = 3 }", "out = 2 }"),
         2,
-        &["the model gives [2]", "3 classes", "run.toml:12:3"],
+        &["the model gives [2]", "3 classes", "run.toml:9:3"],
     );
 }
 
@@ -209,23 +206,20 @@ fn numbers_that_cannot_be_are_refused() {
             "learning_rate = -0.1",
             "`learning_rate` must be a number above 0",
         ),
-        (
-            "optimizer = { type = \"adam\", betas = [0.9, 2] }",
-            "`betas` must be at least 0 and below 1",
-        ),
+        ("betas = [0.9, 2]", "`betas` must be at least 0 and below 1"),
     ] {
-        assert_says(&broken("steps = 2", line), 2, &[words, "run.toml:16:"]);
+        assert_says(&broken("steps = 2", line), 2, &[words, "run.toml:13:"]);
     }
     assert_says(
-        &broken("samples = 64", "eval_split = 1.0"),
+        &broken("steps = 2", "eval_split = 1.0"),
         2,
         &[
             "`eval_split` must be at least 0 and below 1",
-            "run.toml:5:14",
+            "run.toml:13:14",
         ],
     );
     assert_says(
-        &broken("samples = 64", "samples = 3\neval_split = 0"),
+        &broken("samples = 64", "samples = 3"),
         2,
         &["a batch of 4 samples is larger than the data set, which has 3"],
     );
@@ -241,8 +235,8 @@ fn bad_arguments_exit_like_bad_usage() {
             &["--segments", "2", "--budget", "1GiB"],
             "cannot be used with",
         ),
-        (&["--batch", "0"], "`--batch` is 0"),
-        (&["--steps", "0"], "`--steps` is 0"),
+        (&["--batch", "0"], "`batch` must be at least 1"),
+        (&["--steps", "0"], "`steps` must be at least 1"),
         (&["--segments", "0"], "0 segments"),
         (&["--segments", "9"], "cannot cut 3 stages into 9 segments"),
         (&["--planner", "best"], "unknown planner `best`"),
@@ -278,8 +272,8 @@ fn missing_files_are_the_systems_fault() {
 
     let images = |kind: &str| {
         format!(
-            "[data]\ntype = \"{kind}\"\nfolder = \"images\"\n\
-             [model]\nlayers = [\"flatten\", {{ type = \"linear\", out = 10 }}]\n"
+            "[data]\n{kind} = {{ folder = \"images\" }}\n\
+             [model]\nlayers = [\"flatten\", {{ linear = {{ out = 10 }} }}]\n"
         )
     };
     assert_says(
@@ -306,8 +300,8 @@ fn wrong_files_are_the_contents_fault() {
     let write = |name: &str, bytes: &[u8]| fs::write(path.join(name), bytes).expect("written");
     write(
         "run.toml",
-        b"[data]\ntype = \"mnist\"\nfolder = \".\"\neval_split = 0\n\
-          [model]\nlayers = [\"flatten\", { type = \"linear\", out = 10 }]\n[train]\nbatch = 1\n",
+        b"[data]\nmnist = { folder = \".\" }\n\
+          [model]\nlayers = [\"flatten\", { linear = { out = 10 } }]\n[train]\nbatch = 1\neval_split = 0\n",
     );
     let run = || refused(path, &["train", "run.toml", "--device", "cpu"]);
 
@@ -349,12 +343,11 @@ fn sizes_that_nothing_has_are_refused_before_anything_is_read() {
             "from 1 to 2147483647",
         ],
     );
-    let nested =
-        "{ repeat = 1000, layers = [{ repeat = 1000, layers = [\"relu\"] }] },\n  \"relu\"";
+    let nested = "{ repeat = { times = 1000, layers = [{ repeat = { times = 1000, layers = [\"relu\"] } }] } },\n  \"relu\"";
     assert_says(
         &broken("\"relu\"", nested),
         2,
-        &["a model has at most 20000 layers here", "run.toml:10:"],
+        &["a model has at most 20000 layers here", "run.toml:7:"],
     );
 }
 
@@ -407,7 +400,7 @@ fn control_characters_do_not_reach_the_terminal() {
             "control character",
         ),
         (&["estimate", "key.toml"], "unknown key"),
-        (&["estimate", "raw.toml"], "not TOML"),
+        (&["estimate", "raw.toml"], "raw.toml:14:1"),
         (&["estimate", "\u{1b}[2J.toml"], "No such file"),
     ] {
         let refusal = refused(folder.path(), arguments);
@@ -424,8 +417,8 @@ fn memory_that_the_system_will_not_give_has_a_code_of_its_own() {
     let folder = TempDir::new().expect("a folder");
     let config = CONFIG
         .replace("shape = [1, 8, 8]", "shape = [1, 64, 64]")
-        .replace("samples = 64", "samples = 65536\neval_split = 0")
-        .replace("batch = 4", "batch = 65536");
+        .replace("samples = 64", "samples = 65536")
+        .replace("batch = 4", "batch = 65536\neval_split = 0");
     fs::write(folder.path().join("run.toml"), config).expect("written");
     let output = std::process::Command::new("sh")
         .args([
@@ -499,8 +492,8 @@ fn a_text_shorter_than_its_window_is_named() {
     fs::write(folder.path().join("a.txt"), "short").expect("written");
     fs::write(
         folder.path().join("run.toml"),
-        "[data]\ntype = \"text\"\nfiles = \"a.txt\"\nwindow = 64\n\
-         [model]\nlayers = [{ type = \"embedding\", dim = 4 }, \"flatten\", { type = \"linear\", out = 256 }]\n",
+        "[data]\ntext = { files = [\"a.txt\"], window = 64 }\n\
+         [model]\nlayers = [{ embedding = { dim = 4 } }, \"flatten\", { linear = { out = 256 } }]\n",
     )
     .expect("written");
     let refusal = refused(folder.path(), &["train", "run.toml", "--device", "cpu"]);

@@ -23,19 +23,19 @@ const SEED: u64 = 17;
 
 const CONFIG: &str = r#"
 [data]
-type = "synthetic"
-shape = [8]
-target = { classes = 3 }
-samples = 64
+synthetic = { shape = [8], target = { classes = 3 }, samples = 64 }
 
 [model]
-layers = [{ type = "linear", out = 16 }, "tanh", { type = "dropout", p = 0.1 }, { type = "linear", out = 3 }]
+layers = [{ linear = { out = 16 } }, "tanh", { dropout = { p = 0.1 } }, { linear = { out = 3 } }]
 
 [train]
 steps = 3000
 batch = 8
 optimizer = "adam"
-learning_rate = { type = "warmup_cosine", rate = 1e-2, warmup_steps = 10, final_rate = 1e-3 }
+learning_rate = 1e-2
+schedule = "warmup-cosine"
+warmup_steps = 10
+final_rate = 1e-3
 eval_every = 100
 
 [run]

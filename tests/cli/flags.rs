@@ -8,21 +8,17 @@ use crate::support::{document, folder, messages, rekindle};
 
 /// With SGD at a rate at which the first step overflows.
 const OVERFLOWS: &str = r#"[data]
-type = "synthetic"
-shape = [24]
-target = { values = 8 }
-samples = 64
+synthetic = { shape = [24], target = { values = 8 }, samples = 64 }
 
 [model]
 layers = [
-  { repeat = 4, layers = [{ type = "linear", out = 48 }, "gelu"] },
-  { type = "linear", out = 8 },
+  { repeat = { times = 4, layers = [{ linear = { out = 48 } }, "gelu"] } },
+  { linear = { out = 8 } },
 ]
 
 [train]
 steps = 3
 batch = 16
-loss = "mean_squared_error"
 optimizer = "sgd"
 learning_rate = 1e30
 
@@ -41,15 +37,12 @@ fn train(config: &str, arguments: &[&str]) -> Value {
 
 /// With weights that outweigh the activations.
 const WIDE: &str = r#"[data]
-type = "synthetic"
-shape = [64]
-target = { classes = 4 }
-samples = 64
+synthetic = { shape = [64], target = { classes = 4 }, samples = 64 }
 
 [model]
 layers = [
-  { repeat = 12, layers = [{ type = "linear", out = 256 }, "tanh"] },
-  { type = "linear", out = 4 },
+  { repeat = { times = 12, layers = [{ linear = { out = 256 } }, "tanh"] } },
+  { linear = { out = 4 } },
 ]
 
 [train]
@@ -101,13 +94,10 @@ fn an_update_in_backward_changes_the_peak_alone() {
 
 /// Gradients of the last weight are up to half the scale of the loss times an activation: more than `f16` has, at first.
 const HALF: &str = r#"[data]
-type = "synthetic"
-shape = [8]
-target = { classes = 4 }
-samples = 64
+synthetic = { shape = [8], target = { classes = 4 }, samples = 64 }
 
 [model]
-layers = [{ type = "linear", out = 32 }, "layer_norm", "relu", { type = "linear", out = 4 }]
+layers = [{ linear = { out = 32 } }, "layer_norm", "relu", { linear = { out = 4 } }]
 
 [train]
 steps = 6
@@ -195,15 +185,12 @@ fn a_half_type_has_master_weights_and_a_scaled_loss() {
 
 /// Layers whose gradients take about as much as their activations.
 const BOTH: &str = r#"[data]
-type = "synthetic"
-shape = [384]
-target = { classes = 256 }
-samples = 480
+synthetic = { shape = [384], target = { classes = 256 }, samples = 480 }
 
 [model]
 layers = [
-  { repeat = 5, layers = [{ type = "linear", out = 384 }, "gelu"] },
-  { type = "linear", out = 256 },
+  { repeat = { times = 5, layers = [{ linear = { out = 384 } }, "gelu"] } },
+  { linear = { out = 256 } },
 ]
 
 [train]

@@ -74,7 +74,7 @@ fn written(folder: &Path) -> Vec<Value> {
     let needs = &plain["plain"]["peak"]["total_bytes"];
     let below = format!("{}B", needs.as_u64().expect("bytes") - 32 * 1024);
     let wrong = folder.join("wrong.toml");
-    fs::write(&wrong, "[data]\ntpye = 'mnist'\n[model]\n").expect("written");
+    fs::write(&wrong, "[data]\nmnits = { folder = 'mnist' }\n[model]\n").expect("written");
     let wrong = wrong.to_str().expect("a path of text");
     let graph = folder.join("graph.json");
     fs::write(&graph, GRAPH).expect("written");

@@ -5,25 +5,22 @@ use serde_json::Value;
 use crate::support::{document, folder, messages, rekindle};
 
 const CONFIG: &str = r#"[data]
-type = "synthetic"
-shape = [64]
-target = { values = 4 }
-samples = 100000
-eval_split = 0
+synthetic = { shape = [64], target = { values = 4 }, samples = 100000 }
 
 [model]
 layers = [
-  { type = "linear", out = 64 },
-  { repeat = 6, layers = [
-    { type = "linear", out = 64 },
+  { linear = { out = 64 } },
+  { repeat = { times = 6, layers = [
+    { linear = { out = 64 } },
     "gelu",
-  ] },
-  { type = "linear", out = 4 },
+  ] } },
+  { linear = { out = 4 } },
 ]
 
 [train]
 steps = 2
 batch = 512
+eval_split = 0
 optimizer = "sgd"
 "#;
 
@@ -158,7 +155,7 @@ fn where_all_is_weights_only_an_update_in_the_backward_helps() {
 
     let clipped = config.replace(
         "optimizer = \"sgd\"",
-        "optimizer = \"sgd\"\nclip = { type = \"global_norm\", max = 1.0 }",
+        "optimizer = \"sgd\"\nclip_norm = 1.0",
     );
     // A gradient waits for the others' norm.
     assert_eq!(update(&max(&clipped, &depth)), "after");
@@ -194,7 +191,9 @@ fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
 
 #[test]
 fn what_cannot_be_varied_is_refused() {
-    let no_group = CONFIG.replace("repeat = 6, ", "");
+    let no_group = CONFIG
+        .replace("repeat = { times = 6, layers = [", "residual = [")
+        .replace("] } },", "] },");
     for (config, arguments, words) in [
         (
             no_group.as_str(),

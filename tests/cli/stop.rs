@@ -206,9 +206,8 @@ fn signals_in_a_row_leave_a_snapshot() {
 fn a_long_evaluation_is_interrupted_and_done_when_the_run_goes_on() {
     let config = |samples: &str| {
         format!(
-            "[data]\ntype = \"synthetic\"\nshape = [8]\ntarget = {{ classes = 3 }}\n\
-             samples = {samples}\neval_split = 0.5\n\
-             [model]\nlayers = [{{ type = \"linear\", out = 3 }}]\n[train]\nsteps = 2\nbatch = 4\n"
+            "[data]\nsynthetic = {{ shape = [8], target = {{ classes = 3 }}, samples = {samples} }}\n\
+             [model]\nlayers = [{{ linear = {{ out = 3 }} }}]\n[train]\nsteps = 2\nbatch = 4\neval_split = 0.5\n"
         )
     };
     let folder = folder(&config("2_000_000_000"));

@@ -12,25 +12,22 @@ use crate::support::{document, folder, messages, rekindle};
 
 /// Four linear blocks with nearly all memory in activations.
 const CONFIG: &str = r#"[data]
-type = "synthetic"
-shape = [64]
-target = { values = 4 }
-samples = 4096
-eval_split = 0
+synthetic = { shape = [64], target = { values = 4 }, samples = 4096 }
 
 [model]
 layers = [
-  { type = "linear", out = 64 },
-  { repeat = 6, layers = [
-    { type = "linear", out = 64 },
+  { linear = { out = 64 } },
+  { repeat = { times = 6, layers = [
+    { linear = { out = 64 } },
     "gelu",
-  ] },
-  { type = "linear", out = 4 },
+  ] } },
+  { linear = { out = 4 } },
 ]
 
 [train]
 steps = 2
 batch = 512
+eval_split = 0
 optimizer = "sgd"
 
 [run]
@@ -147,22 +144,19 @@ fn budgets_that_no_plan_fits_stay_in_the_table() {
 /// Layers that keep an output each and compute next to nothing.
 #[cfg(target_os = "linux")]
 const DEEP: &str = r#"[data]
-type = "synthetic"
-shape = [64]
-target = { values = 4 }
-samples = 32768
-eval_split = 0
+synthetic = { shape = [64], target = { values = 4 }, samples = 32768 }
 
 [model]
 layers = [
-  { type = "linear", out = 64 },
-  { repeat = 32, layers = ["relu"] },
-  { type = "linear", out = 4 },
+  { linear = { out = 64 } },
+  { repeat = { times = 32, layers = ["relu"] } },
+  { linear = { out = 4 } },
 ]
 
 [train]
 steps = 1
 batch = 32768
+eval_split = 0
 optimizer = "sgd"
 
 [run]

@@ -319,18 +319,14 @@ fn a_plan_counts_what_a_run_holds() {
 /// A small transformer whose logits are most of its memory: 512 tokens of 4,096 classes, 64 values each.
 const TOKENS: &str = r#"
 [data]
-type = "synthetic"
-shape = [32]
-vocab = 4096
-target = { token_classes = 4096 }
-samples = 256
+synthetic = { shape = [32], vocab = 4096, target = { token_classes = 4096 }, samples = 256 }
 
 [model]
 layers = [
-  { type = "embedding", dim = 64 },
+  { embedding = { dim = 64 } },
   "positions",
-  { type = "residual", layers = ["layer_norm", { type = "attention", heads = 2 }] },
-  { type = "linear", out = 4096 },
+  { residual = ["layer_norm", { attention = { heads = 2 } }] },
+  { linear = { out = 4096 } },
 ]
 
 [train]
@@ -416,7 +412,7 @@ fn a_loss_that_cannot_run_in_chunks_is_refused() {
     };
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("relu.toml");
-    let text = TOKENS.replace("out = 4096 },", "out = 4096 }, \"relu\",");
+    let text = TOKENS.replace("out = 4096 } },", "out = 4096 } }, \"relu\",");
     std::fs::write(&config, text).expect("written");
     let message = refused(&["plan", config.to_str().expect("a path of text")]);
     assert!(message.contains("not `relu`"), "{message}");

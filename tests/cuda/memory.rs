@@ -59,22 +59,19 @@ fn take_all_but(standin: &Standin, leave: u64) {
 /// Parameters of 56 MiB in 14 layers, with Adam: more than what is copied in two batches would pin.
 const LARGE: &str = r#"
 [data]
-type = "synthetic"
-shape = [1024]
-target = { type = "classes", classes = 4 }
-samples = 64
-eval_split = 0.0
+synthetic = { shape = [1024], target = { classes = 4 }, samples = 64 }
 
 [model]
 layers = [
-  { repeat = 14, layers = [{ type = "linear", out = 1024 }, { type = "gelu" }] },
-  { type = "linear", out = 4 },
+  { repeat = { times = 14, layers = [{ linear = { out = 1024 } }, "gelu"] } },
+  { linear = { out = 4 } },
 ]
 
 [train]
 steps = 1
 batch = 32
-optimizer = { type = "adam" }
+eval_split = 0.0
+optimizer = "adam"
 learning_rate = 0.001
 "#;
 
@@ -396,26 +393,22 @@ fn on_images(layers: &str, batch: usize) -> String {
     format!(
         r#"
 [data]
-type = "synthetic"
-shape = [8, 32, 32]
-target = {{ type = "regression", values = 8 }}
-samples = 32
-eval_split = 0.0
+synthetic = {{ shape = [8, 32, 32], target = {{ values = 8 }}, samples = 32 }}
 
 [model]
-layers = [{layers}, {{ type = "max_pool2d", kernel = 32 }}, "flatten"]
+layers = [{layers}, {{ max_pool2d = {{ kernel = 32 }} }}, "flatten"]
 
 [train]
 steps = 2
 batch = {batch}
-loss = "mean_squared_error"
+eval_split = 0.0
 learning_rate = 0.001
 "#
     )
 }
 
 /// A convolution of 8 channels by windows of 5 x 5: as a matrix, what it reads is 25 times as large as it is.
-const CONVOLUTION: &str = r#"{ type = "conv2d", out = 8, kernel = 5, padding = "same" }"#;
+const CONVOLUTION: &str = r#"{ conv2d = { out = 8, kernel = 5, padding = "same" } }"#;
 
 #[test]
 fn a_budget_is_held_while_kernels_are_chosen_or_refused_before() {
@@ -464,20 +457,16 @@ fn a_budget_is_held_while_kernels_are_chosen_or_refused_before() {
 /// Random draws, 256 KiB each, which cannot be made again.
 const DRAWS: &str = r#"
 [data]
-type = "synthetic"
-shape = [64]
-target = { type = "regression", values = 64 }
-samples = 4096
-eval_split = 0.0
+synthetic = { shape = [64], target = { values = 64 }, samples = 4096 }
 
 [model]
-layers = ["layer_norm", { repeat = 12, layers = [{ type = "dropout", p = 0.125 }] }]
+layers = ["layer_norm", { repeat = { times = 12, layers = [{ dropout = { p = 0.125 } }] } }]
 
 [train]
 steps = 3
 batch = 1024
-loss = "mean_squared_error"
-optimizer = { type = "adam" }
+eval_split = 0.0
+optimizer = "adam"
 learning_rate = 0.001
 "#;
 
@@ -547,8 +536,8 @@ fn kernels_for_which_a_budget_has_no_room_end_no_run_that_can_do_without_them() 
         return;
     };
     // Eight, each of which takes longer to run again than what it makes takes to move.
-    let dropout = r#"{ type = "dropout", p = 0.1 }"#;
-    let eight = format!("{{ repeat = 8, layers = [{CONVOLUTION}, {dropout}] }}");
+    let dropout = r#"{ dropout = { p = 0.1 } }"#;
+    let eight = format!("{{ repeat = {{ times = 8, layers = [{CONVOLUTION}, {dropout}] }} }}");
     fs::write(standin.path("run.toml"), on_images(&eight, 8)).expect("written");
     let (context, summary) = (CONTEXT.to_string(), standin.path("summary"));
     let settings = [

@@ -8,18 +8,15 @@ pub const ACTIVATION: u64 = 41_000_000;
 /// A model whose activations the allocator asks the system for one by one.
 pub const LARGE: &str = "
 [data]
-type = 'synthetic'
-shape = [4]
-target = { classes = 8 }
-samples = 80000
-eval_split = 0
+synthetic = { shape = [4], target = { classes = 8 }, samples = 80000 }
 [model]
 layers = [
-    { type = 'linear', out = 128 }, { type = 'relu' }, { type = 'linear', out = 128 }, { type = 'relu' },
-    { type = 'linear', out = 128 }, { type = 'relu' }, { type = 'linear', out = 8 },
+    { linear = { out = 128 } }, 'relu', { linear = { out = 128 } }, 'relu',
+    { linear = { out = 128 } }, 'relu', { linear = { out = 8 } },
 ]
 [train]
 batch = 80000
+eval_split = 0
 steps = 4
 ";
 

@@ -13,20 +13,16 @@ use tempfile::TempDir;
 /// What `run.toml` says: no product of matrices, for which cubecl tries tens of kernels where a cache is empty.
 const CONFIG: &str = r#"
 [data]
-type = "synthetic"
-shape = [64]
-target = { type = "regression", values = 64 }
-samples = 16384
-eval_split = 0.0
+synthetic = { shape = [64], target = { values = 64 }, samples = 16384 }
 
 [model]
-layers = [{ repeat = 6, layers = ["layer_norm", "gelu"] }]
+layers = [{ repeat = { times = 6, layers = ["layer_norm", "gelu"] } }]
 
 [train]
 steps = 2
 batch = 8192
-loss = "mean_squared_error"
-optimizer = { type = "adam" }
+eval_split = 0.0
+optimizer = "adam"
 learning_rate = 0.001
 "#;
 

@@ -1,6 +1,10 @@
-//! `docs/schema/*.json`, written from the types that the program prints.
+//! `docs/schema/*.json`, written from the types that the program prints and reads; what the pages beside them must name.
 
-use std::fs;
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use rekindle_plan::{Chain, chain::FORMAT as CHAIN_FORMAT};
 use rekindle_train::{
@@ -13,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     commands::{devices, plan_graph, report, runs, verify},
-    config::reference::assert_written,
+    config::schema::ConfigFile,
     error_document::{ERROR_FORMAT, ErrorDocument},
     estimate::{ESTIMATE_FORMAT, Estimate},
     infeasible::{INFEASIBLE_FORMAT, Infeasible},
@@ -23,10 +27,13 @@ use crate::{
     sweep::record::{SWEEP_FORMAT, SweepRecord},
 };
 
+/// Rewrites the schemas where this variable is set.
+const REWRITE: &str = "REKINDLE_WRITE_DOCS";
+
 /// A document that the program writes.
 struct Document {
     format: &'static str,
-    schema: &'static Value,
+    schema: Value,
 }
 
 impl Document {
@@ -36,7 +43,6 @@ impl Document {
         if let Some(tag) = schema["properties"].get_mut("format") {
             *tag = json!({ "const": format, "description": "Name and version of the format." });
         }
-        let schema = Box::leak(Box::new(schema));
         Self { format, schema }
     }
 
@@ -75,18 +81,65 @@ impl Document {
     }
 }
 
+/// Compares a file with what it should be, or rewrites it where [`REWRITE`] is set.
+fn assert_written(path: &str, schema: &Value) {
+    let path = root().join(path);
+    let wanted = serde_json::to_string_pretty(schema).expect("JSON") + "\n";
+    if env::var_os(REWRITE).is_some() {
+        fs::write(&path, &wanted).expect("written");
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == wanted,
+        "{} is stale: `{REWRITE}=1 cargo test --bin rekindle documents` rewrites it",
+        path.display()
+    );
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 #[test]
 fn schemas_are_written_from_the_types() {
     for document in Document::all() {
-        let text = serde_json::to_string_pretty(document.schema).expect("JSON");
-        assert_written(&document.file(), &(text + "\n"));
+        assert_written(&document.file(), &document.schema);
+    }
+    assert_written("docs/schema/config.json", &config_schema());
+}
+
+#[test]
+fn every_document_has_a_section() {
+    let page = fs::read_to_string(root().join("docs/json.md")).expect("read");
+    for document in Document::all() {
+        let title = format!("\n## {}\n", document.format);
+        assert!(page.contains(&title), "no section {title}");
+    }
+}
+
+fn config_schema() -> Value {
+    schemars::schema_for!(ConfigFile).to_value()
+}
+
+/// Collects the keys of a schema's tables, and the words that its texts may be.
+fn collect_names<'a>(schema: &'a Value, names: &mut BTreeSet<&'a str>) {
+    match schema {
+        Value::Object(keys) => {
+            if let Some(properties) = schema["properties"].as_object() {
+                names.extend(properties.keys().map(String::as_str));
+            }
+            let words = schema["enum"].as_array().into_iter().flatten();
+            names.extend(words.chain([&schema["const"]]).filter_map(Value::as_str));
+            keys.values().for_each(|value| collect_names(value, names));
+        }
+        Value::Array(list) => list.iter().for_each(|value| collect_names(value, names)),
+        _ => {}
     }
 }
 
 #[test]
 fn every_document_has_a_section_and_every_key_a_meaning() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
-    let page = fs::read_to_string(page).expect("read");
+    let page = fs::read_to_string(root().join("docs/json.md")).expect("read");
     for Document { format, schema } in Document::all() {
         assert!(page.contains(&format!("\n## {format}\n")), "{format}");
         for object in schema["$defs"].as_object().into_iter().flatten() {
@@ -106,4 +159,19 @@ fn meanings(format: &str, object: &Value) {
             "{format}: a link in `{key}` that only rustdoc follows"
         );
     }
+}
+
+#[test]
+fn every_key_of_a_config_is_described() {
+    let page = fs::read_to_string(root().join("docs/config.md")).expect("read");
+    let schema = config_schema();
+    let mut names = BTreeSet::new();
+    collect_names(&schema, &mut names);
+    assert!(names.contains("clip_norm") && names.contains("in-backward"));
+    // Words between backticks.
+    let code = page.split('`').skip(1).step_by(2);
+    let word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
+    let described: BTreeSet<&str> = code.flat_map(|code| code.split(|c| !word(c))).collect();
+    names.retain(|name| !described.contains(name));
+    assert!(names.is_empty(), "docs/config.md does not name {names:?}");
 }

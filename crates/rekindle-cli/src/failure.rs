@@ -190,8 +190,7 @@ fn advised(smallest: Bytes) -> String {
 }
 
 /// What to do where a loss or gradient is not finite.
-const FINITE: &str =
-    "lower `learning_rate`; or `--on-nonfinite skip --update after` leaves such updates out";
+const FINITE: &str = "lower `learning_rate` or `clip_norm`; or `--on-nonfinite skip --update after` leaves such updates out";
 
 /// What to do where a rank does not answer.
 const SLOW_RANK: &str =

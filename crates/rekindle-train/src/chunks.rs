@@ -2,14 +2,17 @@
 
 use thiserror::Error;
 
-use super::settings::{LossChunks, LossKind, TrainSettings};
-use crate::model::spec::{LayerSpec, ModelSpec};
+use super::settings::{LossChunks, TrainSettings};
+use crate::{
+    data::TargetKind,
+    model::spec::{LayerSpec, ModelSpec},
+};
 
 /// Why a loss cannot run in chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LossChunksRefused {
     /// The loss needs no projection onto classes.
-    #[error("`loss_chunks` is for `cross_entropy`: leave it out")]
+    #[error("`loss_chunks` is for targets that are classes: leave it out")]
     Loss,
     /// The last layer is not a projection.
     #[error(
@@ -29,11 +32,12 @@ pub enum LossChunksRefused {
 pub fn check_loss_chunks(
     settings: &TrainSettings,
     model: &ModelSpec,
+    target: TargetKind,
 ) -> Result<(), LossChunksRefused> {
     if settings.loss_chunks == LossChunks::Whole {
         return Ok(());
     }
-    if settings.loss != LossKind::CrossEntropy {
+    if matches!(target, TargetKind::Values(_)) {
         return Err(LossChunksRefused::Loss);
     }
     match model.layers.last() {

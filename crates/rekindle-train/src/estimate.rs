@@ -9,7 +9,7 @@ use super::{
     loss::TargetTensor,
     loss_scale::LossScale,
     session::{MeasuredStep, RunError},
-    settings::{OptimizerSettings, TrainSettings},
+    settings::TrainSettings,
     update::check_update,
 };
 use crate::{
@@ -76,7 +76,7 @@ impl Estimated<'_> {
             held,
         } = *self;
         check_update(settings)?;
-        check_loss_chunks(settings, model)?;
+        check_loss_chunks(settings, model, target)?;
         let shape = model.infer()?;
         let plan = ModelStages::new(model, &shape);
         let batch = settings.micro_batch();
@@ -134,13 +134,8 @@ impl Estimated<'_> {
 
 /// The cost of updating a parameter with this many numbers; parameters are updated one after another.
 fn update_cost(settings: &TrainSettings, numbers: u64) -> OptimizerCost {
-    let optimizer = &settings.optimizer;
-    let decays = match optimizer {
-        OptimizerSettings::Sgd { weight_decay, .. }
-        | OptimizerSettings::Adam { weight_decay, .. }
-        | OptimizerSettings::AdamW { weight_decay, .. } => *weight_decay > 0.0,
-    };
-    let works_on_copy = optimizer.moments() > 0 || decays || settings.clip.is_some();
+    let decays = settings.decay() > 0.0;
+    let works_on_copy = settings.moments() > 0 || decays || settings.clip_norm.is_some();
     let copies = match (settings.dtype, settings.keeps_master_weights()) {
         (Dtype::F32, _) => u64::from(works_on_copy),
         // The gradient in `f32`, and without master weights the parameter.
@@ -148,7 +143,7 @@ fn update_cost(settings: &TrainSettings, numbers: u64) -> OptimizerCost {
         (_, false) => 2,
     };
     let bytes = numbers.saturating_mul(Dtype::F32.bytes());
-    let passes = 3 + 2 * optimizer.moments();
+    let passes = 3 + 2 * settings.moments();
     OptimizerCost {
         step_s: Seconds((passes * bytes) as f64 / NOMINAL_BYTES),
         temp_bytes: Bytes(copies * bytes),

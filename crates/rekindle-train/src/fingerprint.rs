@@ -4,49 +4,21 @@
 //! are the frequency of evaluations and, if the learning rate is constant, the number of steps.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::{
-    loss_scale::LossScale,
-    settings::{
-        Clip, LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
-    },
-};
+use super::settings::{OnNonFinite, TrainSettings};
 use crate::{
     data::{Dataset, Identity, TargetKind},
     model::spec::{ModelSpec, SampleShape},
 };
-use rekindle::dtype::Dtype;
+
+/// Settings that do not change what a run computes. The share for evaluation shows in the number of samples.
+const FREE: [&str; 4] = ["update", "optimizer_state", "eval_split", "eval_every"];
 
 #[derive(Serialize)]
 struct Fields<'a> {
-    batch: usize,
-    /// Only where the batch is run in parts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    accumulate: Option<usize>,
-    seed: u64,
-    dtype: Dtype,
-    /// Only where there are such.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    master_weights: Option<bool>,
-    /// Only where the loss is scaled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss_scale: Option<LossScale>,
-    loss: LossKind,
-    /// Only where the loss runs in chunks, which rounds its sums in another way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss_chunks: Option<LossChunks>,
-    optimizer: OptimizerSettings,
-    learning_rate: LearningRate,
-    clip: Option<Clip>,
-    /// Only where batch normalisation takes the samples of all ranks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sync_batch_norm: Option<bool>,
-    /// Only where the run goes on after steps that are not finite.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    on_nonfinite: Option<OnNonFinite>,
-    /// Only where the learning rate of each step depends on it.
-    steps: Option<usize>,
+    #[serde(flatten)]
+    settings: Map<String, Value>,
     data: Data,
     model: &'a ModelSpec,
 }
@@ -55,10 +27,7 @@ struct Fields<'a> {
 struct Data {
     samples: usize,
     sample: SampleShape,
-    classes: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_classes: Option<usize>,
-    values: Option<usize>,
+    target: TargetKind,
     #[serde(flatten)]
     identity: Identity,
 }
@@ -69,43 +38,35 @@ pub(super) fn fingerprint(
     settings: &TrainSettings,
     data: &dyn Dataset,
 ) -> String {
-    let (classes, token_classes, values) = match data.target() {
-        TargetKind::Classes(classes) => (Some(classes), None, None),
-        TargetKind::TokenClasses(classes) => (None, Some(classes), None),
-        TargetKind::Values(values) => (None, None, Some(values)),
+    let text = fixed(settings).and_then(|settings| {
+        serde_json::to_string(&Fields {
+            settings,
+            data: Data {
+                samples: data.len(),
+                sample: data.sample_shape(),
+                target: data.target(),
+                identity: data.identity(),
+            },
+            model,
+        })
+    });
+    text.unwrap_or_else(|error| unreachable!("plain fields have a JSON form: {error}"))
+}
+
+/// The settings that a run keeps, defaults written out.
+fn fixed(settings: &TrainSettings) -> serde_json::Result<Map<String, Value>> {
+    let settings = TrainSettings {
+        loss_scale: settings.loss_scale(),
+        master_weights: settings.keeps_master_weights(),
+        ..settings.clone().resolved()
     };
-    let fields = Fields {
-        batch: settings.batch,
-        accumulate: (settings.accumulate > 1).then_some(settings.accumulate),
-        seed: settings.seed,
-        dtype: settings.dtype,
-        master_weights: settings.keeps_master_weights().then_some(true),
-        loss_scale: Some(settings.loss_scale()).filter(|scale| *scale != LossScale::None),
-        loss: settings.loss,
-        loss_chunks: (settings.loss_chunks != LossChunks::Whole).then_some(settings.loss_chunks),
-        optimizer: settings.optimizer,
-        learning_rate: settings.learning_rate,
-        clip: settings.clip,
-        sync_batch_norm: settings.sync_batch_norm.then_some(true),
-        on_nonfinite: Some(settings.on_nonfinite).filter(|choice| *choice != OnNonFinite::Stop),
-        steps: settings
-            .learning_rate
-            .depends_on_steps()
-            .then_some(settings.steps),
-        data: Data {
-            samples: data.len(),
-            sample: data.sample_shape(),
-            classes,
-            token_classes,
-            values,
-            identity: data.identity(),
-        },
-        model,
-    };
-    match serde_json::to_string(&fields) {
-        Ok(text) => text,
-        Err(error) => unreachable!("plain fields have a JSON form: {error}"),
-    }
+    let mut fields: Map<String, Value> = serde_json::from_value(serde_json::to_value(&settings)?)?;
+    fields.retain(|key, _| match key.as_str() {
+        "steps" => settings.rate_depends_on_steps(),
+        "on_nonfinite" => settings.on_nonfinite != OnNonFinite::Stop,
+        key => !FREE.contains(&key),
+    });
+    Ok(fields)
 }
 
 /// One field in which two fingerprints differ.
@@ -124,7 +85,7 @@ pub(super) fn first_difference(
 ) -> serde_json::Result<Option<Difference>> {
     let recorded: Value = serde_json::from_str(recorded)?;
     let mut wanted: Value = serde_json::from_str(wanted)?;
-    // A run that stops at the first step that is not finite has none, and continues with any choice.
+    // A run that stops at the first step that is not finite has had none, and continues with any choice.
     if recorded.get("on_nonfinite").is_none()
         && let Some(fields) = wanted.as_object_mut()
     {
@@ -149,7 +110,7 @@ fn compare(path: &str, recorded: &Value, wanted: &Value) -> Option<Difference> {
             let dot = if path.is_empty() { "" } else { "." };
             let added = other.keys().filter(|key| !one.contains_key(*key));
             one.keys().chain(added).find_map(|key| {
-                let side = |object: &serde_json::Map<_, _>| -> Value {
+                let side = |object: &Map<_, _>| -> Value {
                     object.get(key).cloned().unwrap_or(Value::Null)
                 };
                 compare(&format!("{path}{dot}{key}"), &side(one), &side(other))
@@ -195,8 +156,8 @@ mod tests {
             ["model.layers[1].out", "5", "7"]
         );
         assert_eq!(
-            difference(r#"{"clip": null}"#, r#"{"clip": {"max": 1.5}}"#),
-            ["clip", "not set", r#"{"max":1.5}"#]
+            difference(r#"{"clip_norm": null}"#, r#"{"clip_norm": 1.5}"#),
+            ["clip_norm", "not set", "1.5"]
         );
         assert_eq!(
             difference(r#"{"layers": [1]}"#, r#"{"layers": [1, 2]}"#),

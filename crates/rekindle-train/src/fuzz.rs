@@ -7,7 +7,7 @@ use burn::{nn::LinearConfig, tensor::Device};
 use crate::{
     RunDirError, WeightsError,
     optimizer::AnyOptimizer,
-    settings::{OptimizerSettings, TrainSettings},
+    settings::{OptimizerKind, TrainSettings},
     snapshot::{Snapshot, crafted},
     weights,
 };
@@ -23,10 +23,8 @@ pub fn fuzz_snapshot(path: &Path, body: &[u8]) -> Result<(), RunDirError> {
     let mut snapshot = Snapshot::open(path)?;
     snapshot.restore(LinearConfig::new(3, 2).init(&device))?;
     let settings = TrainSettings {
-        optimizer: OptimizerSettings::Sgd {
-            momentum: 0.9,
-            weight_decay: 0.0,
-        },
+        optimizer: OptimizerKind::Sgd,
+        momentum: 0.9,
         ..Default::default()
     };
     let optimizer = AnyOptimizer::new(&settings);

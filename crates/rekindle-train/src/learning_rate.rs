@@ -2,40 +2,32 @@
 
 use std::f64::consts::PI;
 
-use super::settings::LearningRate;
+use super::settings::{RateSchedule, TrainSettings};
 
-impl LearningRate {
+impl TrainSettings {
     /// Whether a step's rate depends on the number of steps: such a run cannot be extended.
     #[must_use]
-    pub fn depends_on_steps(&self) -> bool {
-        match self {
-            Self::Constant { .. } => false,
-            Self::WarmupCosine { .. } => true,
-        }
+    pub fn rate_depends_on_steps(&self) -> bool {
+        self.schedule == RateSchedule::WarmupCosine
     }
 
-    /// The rate of step `step` (from 0) in a run of `steps` steps.
+    /// The learning rate of step `step`, from 0.
     ///
     /// With a warm-up of w steps, step i < w has `rate (i + 1) / w`; after it the rate follows
     /// `final + (rate - final) (1 + cos(pi p)) / 2` (Loshchilov & Hutter 2017, eq. 5, one period), where p goes from
     /// 0 at the first step after the warm-up to 1 at the last step.
     #[must_use]
-    pub fn at(&self, step: usize, steps: usize) -> f64 {
-        match *self {
-            Self::Constant { rate } => rate,
-            Self::WarmupCosine {
-                rate,
-                warmup_steps,
-                final_rate,
-            } => {
-                if step < warmup_steps {
-                    return rate * (step + 1) as f64 / warmup_steps as f64;
-                }
-                let span = steps.saturating_sub(warmup_steps + 1).max(1);
-                let progress = ((step - warmup_steps) as f64 / span as f64).min(1.0);
-                final_rate + (rate - final_rate) * (1.0 + (PI * progress).cos()) / 2.0
-            }
+    pub fn rate_at(&self, step: usize) -> f64 {
+        let (rate, warmup) = (self.rate(), self.warmup());
+        if self.schedule == RateSchedule::Constant {
+            return rate;
         }
+        if step < warmup {
+            return rate * (step + 1) as f64 / warmup as f64;
+        }
+        let span = self.steps.saturating_sub(warmup + 1).max(1);
+        let progress = ((step - warmup) as f64 / span as f64).min(1.0);
+        self.final_rate + (rate - self.final_rate) * (1.0 + (PI * progress).cos()) / 2.0
     }
 }
 
@@ -48,13 +40,16 @@ mod tests {
 
     #[test]
     fn warms_up_linearly_then_falls_along_half_a_cosine() {
-        let schedule = LearningRate::WarmupCosine {
-            rate: 1.0,
-            warmup_steps: 4,
+        let settings = TrainSettings {
+            steps: 15,
+            learning_rate: Some(1.0),
+            schedule: RateSchedule::WarmupCosine,
+            warmup_steps: Some(4),
             final_rate: 0.2,
+            ..TrainSettings::default()
         };
         let close = |step: usize, expected: f64| {
-            let rate = schedule.at(step, 15);
+            let rate = settings.rate_at(step);
             assert!((rate - expected).abs() < ROUNDING, "step {step}: {rate}");
         };
         close(0, 0.25);

@@ -55,7 +55,6 @@ mod run_dir_error;
 pub mod session;
 pub mod settings;
 mod sharded_state;
-mod short_form;
 pub mod shortage;
 mod snapshot;
 mod snapshots;

@@ -11,17 +11,17 @@
 
 mod scaler;
 
-use std::str::FromStr;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use schemars::{Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize};
-
-use super::short_form;
 pub(crate) use scaler::LossScaler;
 
 /// What the loss is multiplied by before its backward pass.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "snake_case",
+    expecting = "expected a number above 0, \"auto\", \"dynamic\" or \"none\""
+)]
 pub enum LossScale {
     /// Dynamic with `f16`, nothing with the other types.
     #[default]
@@ -33,35 +33,4 @@ pub enum LossScale {
     /// This number.
     #[serde(untagged)]
     Fixed(f64),
-}
-
-impl LossScale {
-    pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "anyOf": [{ "type": "number", "exclusiveMinimum": 0 }, { "type": "string", "enum": ["auto", "dynamic", "none"] }],
-            "x-expected": "a number above 0, \"auto\", \"dynamic\" or \"none\"",
-        })
-    }
-}
-
-impl FromStr for LossScale {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.parse::<f64>()) {
-            ("auto", _) => Ok(Self::Auto),
-            ("dynamic", _) => Ok(Self::Dynamic),
-            ("none", _) => Ok(Self::None),
-            (_, Ok(scale)) if scale > 0.0 && (scale as f32).is_normal() => Ok(Self::Fixed(scale)),
-            _ => Err(format!(
-                "unknown loss scale `{text}`: expected dynamic, none, auto or a number above 0"
-            )),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for LossScale {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        short_form::number_or_word(deserializer)
-    }
 }

@@ -18,7 +18,6 @@ use std::{
 };
 
 use burn::{
-    grad_clipping::GradientClipping,
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::{DynOptimizer, DynState, GradientsParams, StateSink},
     tensor::{Device, Tensor},
@@ -28,7 +27,7 @@ use super::{
     finite,
     loss_scale::LossScaler,
     run_dir_error::RunDirError,
-    settings::{Clip, TrainSettings},
+    settings::TrainSettings,
     sharded_state::StatePart,
     snapshot::{Snapshot, SnapshotWriter},
 };
@@ -44,7 +43,8 @@ pub struct AnyOptimizer {
     optimizer: Arc<dyn DynOptimizer>,
     /// Whether it keeps parameters in `f32` itself.
     keeps_master_weights: bool,
-    clip: Option<Clip>,
+    /// Bound on the norm of all gradients together.
+    clip_norm: Option<f64>,
     /// The scale of the loss, which is informed of each step's result.
     pub(super) scaler: LossScaler,
     /// The state of each parameter; only of this rank's, if ranks divide the state.
@@ -80,11 +80,10 @@ impl AnyOptimizer {
     /// An optimizer without state yet.
     #[must_use]
     pub fn new(settings: &TrainSettings) -> Self {
-        let keeps_master_weights = settings.keeps_master_weights();
         Self {
-            optimizer: settings.optimizer.build(keeps_master_weights),
-            keeps_master_weights,
-            clip: settings.clip,
+            optimizer: settings.build_optimizer(),
+            keeps_master_weights: settings.keeps_master_weights(),
+            clip_norm: settings.clip_norm,
             scaler: LossScaler::new(settings),
             states: HashMap::new(),
             shards: None,
@@ -128,7 +127,7 @@ impl AnyOptimizer {
             seen: HashSet::new(),
             sum: None,
         };
-        if let Some(Clip::GlobalNorm { .. }) = self.clip {
+        if self.clip_norm.is_some() {
             model.visit(&mut squared);
         }
         squared.sum
@@ -140,7 +139,7 @@ impl AnyOptimizer {
     fn factor(&self, squares: Option<f64>) -> Option<f64> {
         let scale = self.scaler.scale();
         let unscaled = 1.0 / scale.unwrap_or(1.0);
-        let (Some(Clip::GlobalNorm { max }), Some(squares)) = (self.clip, squares) else {
+        let (Some(max), Some(squares)) = (self.clip_norm, squares) else {
             return scale.map(|_| unscaled);
         };
         let norm = squares.sqrt() * unscaled;
@@ -205,14 +204,6 @@ impl AnyOptimizer {
         let mut gradient = gradient.cast(Dtype::F32.float());
         if let Some(factor) = factor {
             gradient = gradient * factor;
-        }
-        let clip = match self.clip {
-            Some(Clip::Value { max }) => Some(GradientClipping::Value(max as f32)),
-            Some(Clip::Norm { max }) => Some(GradientClipping::Norm(max as f32)),
-            Some(Clip::GlobalNorm { .. }) | None => None,
-        };
-        if let Some(clip) = clip {
-            gradient = clip.clip_gradient(gradient);
         }
         let mut parameter = parameter.inner();
         if !self.keeps_master_weights {

@@ -200,8 +200,7 @@ impl Trainer {
     ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
         let before = self.statistics.before(&self.model);
-        let (done, steps) = (self.steps_done, self.settings.steps);
-        let rate = self.settings.learning_rate.at(done, steps);
+        let rate = self.settings.rate_at(self.steps_done);
         let begun = self.check_first_step();
         let mut parts = match begun.and_then(|()| self.parts(parts, rate)) {
             Ok(parts) => parts,

@@ -126,7 +126,7 @@ impl Trial<'_> {
             let batch = train.batch(&samples[..settings.micro_batch()]);
             let batch = step_batch(batch, settings.dtype, &optimizer.scaler, &self.device)?;
             let seed = StepSeed::new(settings.seed, step as u64);
-            let rate = settings.learning_rate.at(step, settings.steps);
+            let rate = settings.rate_at(step);
             let (loss, gradients) = match engine {
                 Some(engine) if engine.step.update() == Update::InBackward => {
                     let update = (rate, &mut optimizer);

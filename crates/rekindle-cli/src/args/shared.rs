@@ -10,7 +10,7 @@ use rekindle_train::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::word::word;
+use super::word::{number_or_word, word};
 use crate::{config::OffloadChoice, device::DeviceChoice};
 
 /// What every command that reads a config takes.
@@ -33,9 +33,6 @@ pub struct ReplaceArgs {
     /// How often the largest `repeat` group repeats
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// The most common `out` of hidden layers; all hidden sizes follow in proportion
-    #[arg(long, value_name = "N")]
-    pub width: Option<usize>,
     /// `synthetic`: random data of the same shape
     #[arg(long, value_name = "KIND", value_parser = ["synthetic"], hide_possible_values = true)]
     pub data: Option<String>,
@@ -51,14 +48,19 @@ pub struct ReplaceArgs {
     pub no_master_weights: bool,
     /// Factor for the loss before its backward pass: a number, dynamic, none, or auto (the default: dynamic with f16, else
     /// none)
-    #[arg(long, value_name = "SCALE")]
+    #[arg(long, value_name = "SCALE", value_parser = number_or_word::<LossScale>)]
     pub loss_scale: Option<LossScale>,
     /// When to update parameters: after (the step), in-backward (each as soon as its gradient is complete), or auto (the
     /// default: in-backward only if the budget requires it)
-    #[arg(long, value_name = "WHEN")]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        hide_possible_values = true,
+        value_parser = word::<UpdateChoice>()
+    )]
     pub update: Option<UpdateChoice>,
     /// Number of chunks for the last layer and the loss: a number, auto, or whole (no chunks)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_or_word::<LossChunks>)]
     pub loss_chunks: Option<LossChunks>,
     /// How several ranks keep the optimizer's state: whole (all of it on each rank), sharded (a part on each), or auto (the
     /// default: sharded only if the budget requires it)

@@ -60,7 +60,7 @@ pub struct SweepArgs {
 pub struct MaxArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// What to enlarge: batch, or depth (repeats of the largest `repeat` group)
+    /// What to enlarge: batch, or depth (how often the largest `repeat` group repeats)
     #[arg(
         long,
         value_name = "WHAT",

@@ -3,6 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, IntoDeserializer, value};
+use serde_json::Value;
 
 /// Reads a word as serde does. Its schema says which words there are, and what each means.
 pub(super) fn word<T>() -> impl TypedValueParser<Value = T>
@@ -23,6 +24,13 @@ where
         let from: value::StrDeserializer<'_, value::Error> = word.as_str().into_deserializer();
         T::deserialize(from)
     })
+}
+
+/// Reads a number or a word as serde does.
+pub(super) fn number_or_word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let number = serde_json::from_str(text).map(Value::Number);
+    let value = number.unwrap_or_else(|_| Value::String(text.to_owned()));
+    serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
 /// Reads a number of ranks.

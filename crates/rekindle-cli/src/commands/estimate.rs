@@ -21,7 +21,7 @@ use crate::{
 /// Runs the estimate. If no plan fits the budget, the error is reported after the report.
 pub fn run(args: &EstimateArgs) -> Outcome {
     let mut config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.device, &config)?.listed()?;
+    let device = train::device(args.device, &config).listed()?;
     config.run = config.run.replaced(&args.schedule, None);
     let request = request(&config.run, &device)?;
     let budget = request.as_ref().and_then(|request| request.budget);

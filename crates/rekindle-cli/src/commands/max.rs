@@ -36,7 +36,7 @@ const CONFIRMING_STEPS: usize = 2;
 pub fn run(args: &MaxArgs) -> Outcome {
     check_arguments(args)?;
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
+    let device = train::device(args.measure.device, &config).resolve()?;
     let (asked, budget) = match args.budget {
         Some(size) => (size, train::bytes_of(size, &device)?),
         None => {

@@ -52,7 +52,7 @@ fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     };
     let mut config = config::load(config, &Overrides::from(&args.replace))?;
     let local = ranks.local();
-    let device = train::device(args.measure.device, &config)?.of_rank(local)?;
+    let device = train::device(args.measure.device, &config).of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
     config.run = config.run.replaced(&args.schedule, None);
     let schedule = train::request(&config.run, &device)?;

@@ -23,7 +23,7 @@ use crate::{
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
+    let device = train::device(args.measure.device, &config).resolve()?;
     let count = config.count(args.measure.count);
     let step = measured(
         &args.measure,

@@ -32,7 +32,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
             ..Overrides::from(&args.config.replace)
         },
     )?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
+    let device = train::device(args.measure.device, &config).resolve()?;
     let bytes = |size| train::bytes_of(size, &device);
     let points = points(args, &config, bytes)?;
     let limit = match config.run.budget {

@@ -66,7 +66,7 @@ impl Asked {
             },
         )?;
         let local = ranks.local();
-        let device = device(args.measure.device, &config)?.of_rank(local)?;
+        let device = device(args.measure.device, &config).of_rank(local)?;
         let device = device.resolve()?.shared_by(local.ranks);
         let run = config.run.replaced(&args.schedule, args.plan.as_deref());
         let out_of_force = config.run.budget_out_of_force(&run);
@@ -161,7 +161,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         Infeasible::report(error)?;
     }
     if let Err(RunError::RunDir(RunDirError::Finished { path, steps })) = &result {
-        let more = match config.training.learning_rate.depends_on_steps() {
+        let more = match config.training.rate_depends_on_steps() {
             false => "; `--steps N` trains further",
             true => ". Its learning rate depends on the number of steps, so it cannot be extended",
         };
@@ -260,15 +260,8 @@ fn run_dir(args: &TrainArgs) -> Option<RunDir> {
 }
 
 /// The device: as typed, else as in the config, else chosen.
-pub(super) fn device(
-    typed: Option<DeviceChoice>,
-    config: &Config,
-) -> Result<DeviceChoice, Failure> {
-    match (typed, &config.run.device) {
-        (Some(device), _) => Ok(device),
-        (None, Some(text)) => text.parse().map_err(Failure::usage),
-        (None, None) => Ok(DeviceChoice::Auto),
-    }
+pub(super) fn device(typed: Option<DeviceChoice>, config: &Config) -> DeviceChoice {
+    typed.or(config.run.device).unwrap_or_default()
 }
 
 /// The schedule request, from at most one of segments, a budget and a plan, and a planner.

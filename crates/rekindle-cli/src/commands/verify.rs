@@ -59,7 +59,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
             ..Overrides::from(&args.config.replace)
         },
     )?;
-    let device = train::device(args.measure.device, &config)?.resolve()?;
+    let device = train::device(args.measure.device, &config).resolve()?;
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job {

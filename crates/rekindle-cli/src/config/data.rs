@@ -46,7 +46,7 @@ pub fn failure(error: DataError, source: &Source) -> Failure {
         (_, DataError::Window { .. }) => (exit::USAGE, "use a smaller `window`, or a longer text"),
         (_, DataError::Share { .. }) => (
             exit::USAGE,
-            "change `eval_split` in [data] (0 trains on everything), or use more samples",
+            "change `eval_split` in [train] (0 trains on everything), or use more samples",
         ),
         _ => return error.into(),
     };

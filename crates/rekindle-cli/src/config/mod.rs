@@ -2,64 +2,43 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`schema`] | the types that serde reads, and the JSON Schema made from them |
-//! | [`form`], [`check`] | parts of the schema; the file against it, value by value |
-//! | [`follow`] | defaults that follow from other keys |
-//! | [`rules`] | rules between keys |
-//! | [`node`], [`problem`] | values with their places in the file; what is wrong with one |
-//! | [`layers`] | the layers in `[model]`, each with its place |
-//! | [`vary`] | their depth and width |
+//! | [`schema`] | the types that serde reads |
+//! | [`problem`] | what is wrong, and where |
+//! | [`vary`] | the depth of a model |
 //! | [`data`], [`run`] | `[data]`, `[run]` |
 //!
 //! A key is defined with its value's type: in `rekindle-train`'s `data::settings`, `model::spec` and `settings`, and
-//! here in [`run`]. Its type, default, range and meaning are there; `docs/config.md` and `docs/schema/config.json` are
-//! written from them.
+//! here in [`run`]. `docs/schema/config.json` is written from these types; `docs/config.md` describes the keys.
 //!
 //! A [`Config`] is consistent: shapes fit from layer to layer, the output fits the loss, the loss fits the data.
 
-mod check;
 mod data;
-mod follow;
-pub mod form;
-mod layers;
-mod node;
-mod offload;
 mod problem;
-#[cfg(test)]
-pub mod reference;
-mod rules;
 mod run;
-mod schema;
+pub mod schema;
 pub mod vary;
 
-use std::{ops::Range, path::Path};
+use std::path::Path;
 
 use rekindle::{meter::Count, record::Kernels};
 use rekindle_plan::Bytes;
 use rekindle_train::{
     Estimated,
     chunks::check_loss_chunks,
-    data::{
-        Dataset, Split, TargetKind,
-        settings::{DataSettings, Source},
-    },
+    data::{Dataset, Split, TargetKind, settings::Source},
     model::{
         shape::ModelShape,
-        shape_error::ShapeError,
-        spec::{ElementKind, ModelSpec, SampleShape},
+        spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
     },
     settings::{OnNonFinite, TrainSettings},
 };
-use serde_json::{Map, Value};
-use toml::de::DeTable;
 
+pub use self::run::{OffloadChoice, RunKeys};
 use self::{
-    layers::Layers,
-    node::{Node, at},
-    problem::Problem,
-    schema::{ConfigFile, LAYERS},
+    problem::{Problem, layer_key, place},
+    schema::ConfigFile,
+    vary::Group,
 };
-pub use self::{offload::OffloadChoice, run::RunKeys};
 use crate::{args::ReplaceArgs, exit, failure::Failure};
 
 /// Everything that decides a run.
@@ -69,11 +48,11 @@ pub struct Config {
     pub model: ModelSpec,
     /// Shapes of its activations.
     pub shape: ModelShape,
-    /// Groups of its layers that repeat; none where another depth was asked for.
-    pub groups: Vec<vary::Group>,
+    /// Groups of its layers that repeat.
+    pub groups: Vec<Group>,
     /// Where samples come from.
-    pub data: DataSettings,
-    /// How the model is trained.
+    pub data: Source,
+    /// How the model is trained, all defaults written out.
     pub training: TrainSettings,
     /// How it is cut, and where it runs.
     pub run: RunKeys,
@@ -115,66 +94,58 @@ pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Failure> {
 }
 
 fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mistake> {
-    let table = DeTable::parse(text).map_err(|error| {
-        let span = within(error.span().unwrap_or(0..0), text);
-        Problem::new(format!("not TOML: {}", error.message()), "here", span)
+    let file: ConfigFile = toml::from_str(text).map_err(|error| Problem::of_toml(&error, text))?;
+    file.validate().map_err(|(section, invalid)| {
+        let span = place(text, &format!("{section}.{}", invalid.key));
+        Problem::new(invalid.to_string(), span)
     })?;
-    let document = table.get_ref();
-    check::check(document, within(0..1, text))?;
-    // An error of a rule that is not in the schema has no position.
-    let unplaced = |message: String| Problem::new(message, "here", within(0..1, text));
-    let misread = |error: serde_json::Error| unplaced(error.to_string());
-    let mut json: Map<String, Value> =
-        toml::from_str(text).map_err(|error| unplaced(error.to_string()))?;
-    let data = json.get("data").cloned().unwrap_or_default();
-    let DataSettings { source, .. } = serde_json::from_value(data).map_err(misread)?;
+    let ConfigFile {
+        mut data,
+        model,
+        mut train,
+        mut run,
+    } = file;
 
-    let list = at(document, &["model", LAYERS]);
-    let list = list.ok_or_else(|| Problem::new("no `layers`", "here", within(0..1, text)))?;
-    let mut layers = Layers::place_all(&list)?;
-    layers::check_embeddings(&list, source.vocab())?;
-    follow::write_out(&mut json, &source).map_err(misread)?;
-    let file: ConfigFile = serde_json::from_value(json.into()).map_err(misread)?;
-
-    layers.specs = file.model.layers;
-    let layers = replace_sizes(layers, overrides)?;
-    let mut data = file.data;
-    data::start_at(base, &mut data.source);
-    let input = rules::input(document, file.model.input, &data.source)?;
-    replace_data(&mut data.source, &input, overrides)?;
-
-    let target = data.source.target();
-    let mut training = file.train;
-    rules::training(document, &training, target)?;
-    replace_numbers(&mut training, overrides)?;
-    rules::run(document)?;
-    let mut run = file.run;
+    data::start_at(base, &mut data);
     run.plan = run.plan.map(|plan| base.join(plan));
+    let input = input(model.input, &data).map_err(|why| {
+        let help = "leave `input` out: it follows from the data";
+        Problem::new(why, place(text, "model.input")).help(help)
+    })?;
+    replace_data(&mut data, &input, overrides)?;
+    replace_numbers(&mut train, overrides)?;
 
-    let model = ModelSpec {
-        input,
-        layers: layers.specs.clone(),
+    let (written, (mut layers, groups)) = layers(text, model.layers, overrides)?;
+    let misfit = |message: String, path: &[usize]| {
+        Problem::new(message, place(text, &layer_key(&written, path)))
     };
+    if let Some(vocab) = data.vocab() {
+        count_ids(&mut layers, vocab, &mut Vec::new()).map_err(|(why, path)| misfit(why, &path))?;
+    }
+    let model = ModelSpec { input, layers };
     let shape = model
         .infer()
-        .map_err(|error| misfit(&error, &layers, &list))?;
-    let last = layers.places.last().map_or(&list.span, |place| &place.span);
-    let tokens = model.input.dims.iter().product();
-    check_output(shape.output(), target, tokens, last.clone())?;
-    if let Err(refused) = check_loss_chunks(&training, &model) {
-        return Err(match at(document, &["train", "loss_chunks"]) {
-            Some(node) if overrides.replace.loss_chunks.is_none() => {
-                Problem::new(refused.to_string(), "set here", node.span).into()
-            }
-            _ => Mistake::Arguments(refused.to_string()),
+        .map_err(|error| misfit(error.to_string(), &error.path.0))?;
+    let target = data.target();
+    check_output(&shape, target).map_err(|problem| {
+        let last = [model.layers.len() - 1];
+        Problem {
+            span: place(text, &layer_key(&written, &last)),
+            ..problem
+        }
+    })?;
+    if let Err(refused) = check_loss_chunks(&train, &model, target) {
+        return Err(match overrides.replace.loss_chunks {
+            None => Problem::new(refused.to_string(), place(text, "train.loss_chunks")).into(),
+            Some(_) => Mistake::Arguments(refused.to_string()),
         });
     }
     Ok(Config {
         model,
         shape,
-        groups: layers.groups,
+        groups,
         data,
-        training,
+        training: train.resolved(),
         run,
     })
 }
@@ -190,7 +161,7 @@ impl Config {
         Estimated {
             model: &self.model,
             settings,
-            target: self.data.source.target(),
+            target: self.data.target(),
             ranks: 1,
             kernels,
             held: Bytes::ZERO,
@@ -199,8 +170,9 @@ impl Config {
 
     /// Opens the data and checks that the model takes its samples.
     pub fn open_data(&self) -> Result<Split, Failure> {
-        let split = rekindle_train::data::open(&self.data, self.training.seed)
-            .map_err(|error| data::failure(error, &self.data.source))?;
+        let split =
+            rekindle_train::data::open(&self.data, self.training.eval_split, self.training.seed)
+                .map_err(|error| data::failure(error, &self.data))?;
         self.check_data(&*split.train)?;
         Ok(split)
     }
@@ -232,29 +204,8 @@ impl From<Problem> for Mistake {
     }
 }
 
-fn replace_sizes(mut layers: Layers, overrides: &Overrides) -> Result<Layers, Mistake> {
-    let refused =
-        |name: &str, why: &str| Mistake::Arguments(format!("`--{name}` was given, but {why}"));
-    if let Some(width) = overrides.replace.width {
-        let from = vary::width(&layers.specs)
-            .ok_or_else(|| refused("width", "the model has no hidden linear or conv2d layer"))?;
-        layers.specs = vary::widened(&layers.specs, from, not_zero("width", width)?);
-    }
-    match overrides.replace.depth {
-        None => Ok(layers),
-        Some(depth) => layers
-            .with_depth(not_zero("depth", depth)?)
-            .map_err(|why| refused("depth", &why)),
-    }
-}
-
-fn not_zero(name: &str, size: usize) -> Result<usize, Mistake> {
-    match size {
-        0 => Err(Mistake::Arguments(format!(
-            "`--{name}` is 0, but must be at least 1"
-        ))),
-        size => Ok(size),
-    }
+fn refused(name: &str, why: &str) -> Mistake {
+    Mistake::Arguments(format!("`--{name}` was given, but {why}"))
 }
 
 fn replace_data(
@@ -279,17 +230,8 @@ fn replace_data(
 }
 
 fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Result<(), Mistake> {
-    let size = |name: &str, typed: Option<usize>, configured| {
-        typed.map_or(Ok(configured), |typed| not_zero(name, typed))
-    };
-    training.batch = size("batch", overrides.replace.batch, training.batch)?;
-    if !training.batch.is_multiple_of(training.accumulate) {
-        return Err(Mistake::Arguments(format!(
-            "`--batch` is {}, but the config runs a batch in {} equal parts (`accumulate`)",
-            training.batch, training.accumulate
-        )));
-    }
-    training.steps = size("steps", overrides.steps, training.steps)?;
+    training.batch = overrides.replace.batch.unwrap_or(training.batch);
+    training.steps = overrides.steps.unwrap_or(training.steps);
     training.seed = overrides.seed.unwrap_or(training.seed);
     training.dtype = overrides.replace.dtype.unwrap_or(training.dtype);
     training.master_weights &= !overrides.replace.no_master_weights;
@@ -304,71 +246,121 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
         .replace
         .optimizer_state
         .unwrap_or(training.optimizer_state);
+    let checked = training.validate();
+    checked.map_err(|invalid| Mistake::Arguments(invalid.to_string()))
+}
+
+/// The model's input: the data's shape, unless the config sets another image size.
+fn input(stated: Option<Vec<usize>>, source: &Source) -> Result<SampleShape, String> {
+    let SampleShape { kind, dims } = source.sample_shape();
+    let fits = match (&stated, source) {
+        (Some(stated), Source::Mnist { .. }) => {
+            matches!(stated[..], [1, rows, columns] if rows > 0 && columns > 0)
+        }
+        (Some(stated), _) => *stated == dims,
+        (None, _) => true,
+    };
+    match source {
+        _ if fits => Ok(SampleShape {
+            kind,
+            dims: stated.unwrap_or(dims),
+        }),
+        Source::Mnist { .. } => {
+            Err("`input` must be [1, rows, columns], as IDX images have it".into())
+        }
+        _ => Err(format!(
+            "`input` must be {dims:?}, the shape of the data's samples"
+        )),
+    }
+}
+
+type Unfolded = (Vec<LayerSpec>, Vec<Group>);
+
+/// The layers as the file has them, with the depth that was typed, and the same unfolded.
+fn layers(
+    text: &str,
+    mut written: Vec<LayerSpec>,
+    overrides: &Overrides,
+) -> Result<(Vec<LayerSpec>, Unfolded), Mistake> {
+    let misfit = |(item, why): (usize, String)| {
+        Problem::new(why, place(text, &format!("model.layers.{item}")))
+    };
+    let unfolded = vary::unfolded(&written).map_err(misfit)?;
+    let Some(depth) = overrides.replace.depth else {
+        return Ok((written, unfolded));
+    };
+    let deepest = Group::deepest(&unfolded.1).map(|group| group.item);
+    let deepest = deepest.ok_or_else(|| refused("depth", "`layers` has no `repeat`"))?;
+    if let LayerSpec::Repeat { times, .. } = &mut written[deepest] {
+        *times = depth;
+    }
+    let deeper = vary::unfolded(&written).map_err(|(_, why)| refused("depth", &why))?;
+    Ok((written, deeper))
+}
+
+/// Writes out the number of token ids where layers leave it out, and checks it where they say it.
+fn count_ids(
+    layers: &mut [LayerSpec],
+    needed: usize,
+    path: &mut Vec<usize>,
+) -> Result<(), (String, Vec<usize>)> {
+    for (index, layer) in layers.iter_mut().enumerate() {
+        path.push(index);
+        match layer {
+            LayerSpec::Embedding { vocab, .. } | LayerSpec::Unembedding { vocab } => match *vocab {
+                0 => *vocab = needed,
+                stated if stated < needed => {
+                    let why = format!(
+                        "`vocab` is {stated}, but must be at least {needed}: the data has ids below that"
+                    );
+                    return Err((why, path.clone()));
+                }
+                _ => {}
+            },
+            LayerSpec::Residual(layers) => count_ids(layers, needed, path)?,
+            _ => {}
+        }
+        path.pop();
+    }
     Ok(())
 }
 
-fn misfit(error: &ShapeError, layers: &Layers, list: &Node<'_>) -> Problem {
-    let span = layers
-        .place(&error.path)
-        .map_or_else(|| list.span.clone(), |place| place.span.clone());
-    Problem::new(error.to_string(), format!("gets {}", error.got), span)
-}
-
-/// Every loss requires one row of numbers, long enough for the target, or one row for each of a sample's `tokens`.
-fn check_output(
-    output: &SampleShape,
-    target: TargetKind,
-    tokens: usize,
-    last: Range<usize>,
-) -> Result<(), Problem> {
-    let (fits, wanted) = match target {
+/// Every loss requires one row of numbers, long enough for the target, or one row for each of a sample's tokens.
+fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), Problem> {
+    let output = shape.output();
+    let tokens: usize = shape.input.dims.iter().product();
+    let (fits, width, wanted) = match target {
         TargetKind::Classes(classes) => (
             matches!(output.dims[..], [width] if width >= classes),
+            classes,
             format!(
-                "cross_entropy needs one number for each of the data's {classes} classes: [{classes}]"
+                "cross entropy needs one number for each of the data's {classes} classes: [{classes}]"
             ),
         ),
         TargetKind::TokenClasses(classes) => (
             matches!(output.dims[..], [length, width] if length == tokens && width >= classes),
+            classes,
             format!(
-                "cross_entropy needs one number for each of the data's {classes} classes, of each of a sample's {tokens} token ids: \
+                "cross entropy needs one number for each of the data's {classes} classes, of each of a sample's {tokens} token ids: \
                  [{tokens}, {classes}]"
             ),
         ),
         TargetKind::Values(values) => (
             output.dims == [values],
-            format!(
-                "mean_squared_error needs as many numbers as the data's targets have: [{values}]"
-            ),
+            values,
+            format!("squared error needs as many numbers as the data's targets have: [{values}]"),
         ),
     };
     if fits && output.kind == ElementKind::Float {
         return Ok(());
     }
-    let width = match target {
-        TargetKind::Classes(width)
-        | TargetKind::TokenClasses(width)
-        | TargetKind::Values(width) => width,
-    };
     let flatten = if output.dims.len() > 1 && !matches!(target, TargetKind::TokenClasses(_)) {
-        "{ type = \"flatten\" }, "
+        "\"flatten\", "
     } else {
         ""
     };
-    Err(Problem::new(
-        format!("the model gives {output}, but {wanted}"),
-        format!("gives {output}"),
-        last,
-    )
-    .help(format!(
-        "end with {flatten}{{ type = \"linear\", out = {width} }}"
-    )))
-}
-
-/// A position inside the text: an error at its very end would point past it.
-fn within(span: Range<usize>, text: &str) -> Range<usize> {
-    let end = span.end.min(text.len());
-    span.start.min(end)..end
+    let help = format!("end with {flatten}{{ linear = {{ out = {width} }} }}");
+    Err(Problem::new(format!("the model gives {output}, but {wanted}"), 0..0).help(help))
 }
 
 #[cfg(test)]

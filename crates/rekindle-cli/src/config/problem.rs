@@ -1,8 +1,16 @@
 //! Problems in a config, with their positions.
+//!
+//! serde's errors bring theirs. The position of a value that serde takes and [`validate`](super::schema::ConfigFile::validate)
+//! refuses is looked up in the text, where there is such a problem.
 
 use std::{ops::Range, path::Path};
 
 use miette::{Diagnostic, NamedSource, SourceSpan};
+use rekindle_train::model::spec::LayerSpec;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 use crate::terminal;
 
@@ -11,8 +19,6 @@ use crate::terminal;
 pub struct Problem {
     /// What is wrong.
     pub message: String,
-    /// A few words beside the marked place.
-    pub label: String,
     /// The place, in bytes.
     pub span: Range<usize>,
     /// What to do.
@@ -21,10 +27,9 @@ pub struct Problem {
 
 impl Problem {
     /// A problem at a place.
-    pub fn new(message: impl Into<String>, label: impl Into<String>, span: Range<usize>) -> Self {
+    pub fn new(message: impl Into<String>, span: Range<usize>) -> Self {
         Self {
             message: message.into(),
-            label: label.into(),
             span,
             help: None,
         }
@@ -37,13 +42,60 @@ impl Problem {
         self
     }
 
+    /// What serde or TOML refuses. Of a long list of what it expects, the word that was probably meant is named.
+    pub fn of_toml(error: &toml::de::Error, text: &str) -> Self {
+        // serde names Rust's types.
+        let plain = [
+            ("expected usize", "expected a whole number"),
+            ("expected u64", "expected a whole number"),
+            ("expected f64", "expected a number"),
+            ("a sequence", "a list"),
+        ];
+        let message = plain
+            .into_iter()
+            .fold(error.message().to_owned(), |message, (from, to)| {
+                message.replace(from, to)
+            });
+        let span = error.span().unwrap_or(0..1);
+        let span = span.start.min(text.len())..span.end.min(text.len());
+        let meant = |typed: &str, known: &str| {
+            let words = known.split([' ', ',']);
+            let word = suggestion(typed, words.map(|word| word.trim_matches(['`', '"'])))?;
+            Some(format!("did you mean `{word}`?"))
+        };
+        let lists = [
+            ("unknown field ", ", expected ", "key"),
+            ("unknown variant ", ", expected ", "name"),
+            ("unexpected keys in table: ", ", available keys: ", "key"),
+        ];
+        let list = lists.into_iter().find_map(|(start, between, what)| {
+            let (unknown, known) = message.strip_prefix(start)?.split_once(between)?;
+            Some((unknown.trim_matches('`'), known, what))
+        });
+        match list {
+            Some((unknown, known, what)) => {
+                let all = || format!("expected {known}; docs/config.md describes them");
+                let help = meant(unknown, known).unwrap_or_else(all);
+                Self::new(format!("unknown {what} `{unknown}`"), span).help(help)
+            }
+            None => {
+                let typed = text.get(span.clone()).unwrap_or_default();
+                let help = meant(typed.trim_matches(['"', '\'']), &message);
+                Self {
+                    message,
+                    span,
+                    help: help.filter(|_| error.message().starts_with("expected ")),
+                }
+            }
+        }
+    }
+
     /// Joins the problem with the text that it is in.
     pub fn in_file(self, path: &Path, text: &str) -> ConfigError {
         ConfigError {
             message: terminal::shown(&self.message),
             source_code: NamedSource::new(path.display().to_string(), terminal::in_place(text)),
             span: self.span.into(),
-            label: terminal::shown(&self.label),
             help: self.help.as_deref().map(terminal::shown),
         }
     }
@@ -56,15 +108,14 @@ pub struct ConfigError {
     message: String,
     #[source_code]
     source_code: NamedSource<String>,
-    #[label("{label}")]
+    #[label("here")]
     span: SourceSpan,
-    label: String,
     #[help]
     help: Option<String>,
 }
 
 /// The word in `known` of which `word` is probably a typing error.
-pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
         .map(|candidate| {
@@ -77,11 +128,52 @@ pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// `a, b or c`.
-pub fn one_of(words: &[&str]) -> String {
-    match words {
-        [] => String::new(),
-        [only] => (*only).to_owned(),
-        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+/// Where the value of a dotted key stands; the text's start where it is not there. An item of a list has its index as key.
+pub fn place(text: &str, key: &str) -> Range<usize> {
+    fn inner<'a>(value: &'a Spanned<DeValue<'a>>, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        match value.get_ref() {
+            DeValue::Table(table) => table.get(key),
+            DeValue::Array(list) => list.get(key.parse::<usize>().ok()?),
+            _ => None,
+        }
     }
+    let document = DeTable::parse(text).ok();
+    let place = document.as_ref().and_then(|document| {
+        let mut keys = key.split('.');
+        let first = document.get_ref().get(keys.next()?)?;
+        keys.try_fold(first, inner).map(Spanned::span)
+    });
+    place.unwrap_or(0..text.len().min(1))
+}
+
+/// The key of the layer whose indices in the unfolded list, and in each residual around it, are `path`.
+pub fn layer_key(written: &[LayerSpec], path: &[usize]) -> String {
+    let (mut key, mut list) = ("model.layers".to_owned(), written);
+    for &index in path {
+        let Some((item, layer)) = nth(list, &mut { index }) else {
+            break;
+        };
+        key += &item;
+        if let LayerSpec::Residual(layers) = layer {
+            (key, list) = (key + ".residual", layers);
+        }
+    }
+    key.trim_end_matches(".residual").to_owned()
+}
+
+/// The layer of a list that stands at `index` when its groups are unfolded; else `index` is lowered by their number.
+fn nth<'a>(list: &'a [LayerSpec], index: &mut usize) -> Option<(String, &'a LayerSpec)> {
+    for (item, layer) in list.iter().enumerate() {
+        match layer {
+            LayerSpec::Repeat { times, layers } => {
+                let mut turns = (0..*times).filter_map(|_| nth(layers, index));
+                if let Some((inner, layer)) = turns.next() {
+                    return Some((format!(".{item}.repeat.layers{inner}"), layer));
+                }
+            }
+            layer if *index == 0 => return Some((format!(".{item}"), layer)),
+            _ => *index -= 1,
+        }
+    }
+    None
 }

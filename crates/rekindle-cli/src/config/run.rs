@@ -8,57 +8,97 @@ use std::{
 
 use rekindle::{meter::Count, size::Size};
 use rekindle_plan::Planner;
-use rekindle_train::{run_dir::SnapshotEvery, session::KEEP_SNAPSHOTS};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, de::Error};
+use rekindle_train::{run_dir::SnapshotEvery, settings::Invalid};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
-use super::offload::OffloadChoice;
 use crate::{args::ScheduleArgs, device::DeviceChoice};
+
+/// Whether plans may move tensors to host memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OffloadChoice {
+    /// On GPUs, where a plan is faster so or nothing else fits.
+    #[default]
+    Auto,
+    /// Tensors stay on the device.
+    Never,
+}
 
 /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` is there.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(expecting = "a table", deny_unknown_fields, default)]
 pub struct RunKeys {
     /// Number of segments.
-    #[schemars(range(min = 1))]
     pub segments: Option<usize>,
     /// The most memory that the run may take: a size such as `512MiB` or `1.5GB`, or a share of the device's memory such as
     /// `80%`.
     #[serde(deserialize_with = "typed")]
-    #[schemars(schema_with = "size_schema")]
+    #[schemars(with = "Option<String>")]
     pub budget: Option<Size>,
     /// A plan that was made before: a file of `rekindle plan -o`, relative to the config's folder. It takes no `planner`.
     pub plan: Option<PathBuf>,
-    /// Which planner finds the schedule.
-    #[schemars(schema_with = "planner_schema")]
+    /// Which planner finds the schedule: `auto`, `none`, `segments` or `optimal`.
+    #[serde(deserialize_with = "typed")]
+    #[schemars(with = "Option<String>")]
     pub planner: Option<Planner>,
     /// Which bytes the budget bounds.
-    #[schemars(extend("default" = Count::default()))]
     pub count: Option<Count>,
     /// Whether a plan within a budget may move tensors to the host's memory between forward and backward: on a GPU, where
     /// that is faster than recomputing them or nothing else fits.
-    #[schemars(extend("default" = OffloadChoice::default()))]
     pub offload: Option<OffloadChoice>,
     /// The most memory of the host that such tensors may take: a size, or a share of the host's memory. Without it, what is
     /// free there less an eighth, and less 1 GiB at least.
     #[serde(deserialize_with = "typed")]
-    #[schemars(schema_with = "size_schema")]
+    #[schemars(with = "Option<String>")]
     pub host_budget: Option<Size>,
     /// When a run with a folder takes snapshots: after so many steps, or after a time such as `90s`, `10min` or `2h`.
     #[serde(deserialize_with = "typed")]
-    #[schemars(schema_with = "snapshots_schema", extend("default" = SnapshotEvery::default().to_string()))]
+    #[schemars(with = "Option<Pace>")]
     pub snapshot_every: Option<SnapshotEvery>,
     /// How many of the newest snapshots are kept.
-    #[schemars(range(min = 1), extend("default" = KEEP_SNAPSHOTS))]
     pub keep_snapshots: Option<usize>,
     /// The device: `auto` (the first NVIDIA GPU that answers, else the processor), `cpu`, `cuda`, `cuda:N`, `wgpu` or
     /// `wgpu:N`.
-    #[schemars(schema_with = "device_schema", extend("default" = DeviceChoice::default().to_string()))]
-    pub device: Option<String>,
+    #[serde(deserialize_with = "typed")]
+    #[schemars(with = "Option<String>")]
+    pub device: Option<DeviceChoice>,
 }
 
 impl RunKeys {
+    /// Checks each value by itself, and that at most one way to find the schedule is given.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let keys = [
+            ("segments", self.segments.is_some()),
+            ("budget", self.budget.is_some()),
+            ("plan", self.plan.is_some()),
+            ("planner", self.planner.is_some() && self.plan.is_some()),
+        ];
+        let given: Vec<&str> = keys
+            .into_iter()
+            .filter_map(|(key, given)| given.then_some(key))
+            .collect();
+        if let [first, second, ..] = given[..] {
+            let problem = format!("stands beside `{first}`: keep one of the two");
+            return Err(Invalid {
+                key: second,
+                problem,
+            });
+        }
+        let numbers = [
+            ("segments", self.segments),
+            ("keep_snapshots", self.keep_snapshots),
+        ];
+        match numbers.into_iter().find(|(_, number)| *number == Some(0)) {
+            Some((key, _)) => Err(Invalid {
+                key,
+                problem: "must be at least 1".into(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// These keys, overridden by arguments. A planner alone searches within the config's budget or segments; but `none`
     /// is the plain run, whatever the config sets. At most one of `segments`, `budget` and `plan` is typed, and no
     /// planner beside `plan`.
@@ -99,6 +139,15 @@ impl RunKeys {
     }
 }
 
+/// Steps, or a time.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum Pace {
+    Steps(usize),
+    Time(String),
+}
+
 /// A text that is parsed by its type. A number is read as its digits.
 fn typed<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
@@ -110,25 +159,6 @@ where
         other => other.to_string(),
     };
     text.parse().map(Some).map_err(D::Error::custom)
-}
-
-fn size_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "format": "size", "x-expected": "a size such as \"2GiB\"" })
-}
-
-fn planner_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "format": "planner", "enum": Planner::ALL.map(Planner::name) })
-}
-
-fn snapshots_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "format": "time" }],
-        "x-expected": "a number of steps or a time such as \"10min\"",
-    })
-}
-
-fn device_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "format": "device", "x-expected": "a device such as \"cuda:0\"" })
 }
 
 #[cfg(test)]

@@ -1,33 +1,23 @@
-//! The JSON Schema of a config, made from the types that serde reads it into.
-
-use std::sync::LazyLock;
+//! The types that serde reads a config into, and the JSON Schema made from them.
 
 use rekindle_train::{
-    data::settings::DataSettings,
-    model::spec::{LayerItem, LayerSpec, unfolded_layers},
-    settings::TrainSettings,
+    data::settings::Source,
+    model::spec::LayerSpec,
+    settings::{Invalid, TrainSettings},
 };
-use schemars::{
-    JsonSchema, Schema,
-    generate::SchemaSettings,
-    transform::{RecursiveTransform, Transform},
-};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::run::RunKeys;
 
-/// The key of a list of layers.
-pub const LAYERS: &str = "layers";
-
 /// A rekindle config: a model, its data, how it is trained and how it is run.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(expecting = "a table", deny_unknown_fields)]
 #[schemars(title = "rekindle config")]
 pub struct ConfigFile {
-    /// Where samples come from. Relative paths start at the config's folder.
-    pub data: DataSettings,
-    /// The model: its layers in order.
+    /// Where samples come from: one source. Relative paths start at the config's folder.
+    pub data: Source,
+    /// The model.
     pub model: ModelKeys,
     /// How the model is trained.
     #[serde(default)]
@@ -39,50 +29,20 @@ pub struct ConfigFile {
 
 /// The model.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(expecting = "a table", deny_unknown_fields)]
 pub struct ModelKeys {
-    /// Shape of one sample without the batch dimension.
-    #[schemars(inner(range(min = 1)), extend("x-default" = "follows from the data"))]
+    /// Shape of one sample without the batch dimension. Not set, it is the data's.
     pub input: Option<Vec<usize>>,
-    /// The layers, each a table with a `type`, the name alone where no other key is required, or a group that repeats.
-    #[serde(deserialize_with = "unfolded_layers")]
-    #[schemars(with = "Vec<LayerItem>", length(min = 1))]
+    /// The layers in order.
     pub layers: Vec<LayerSpec>,
 }
 
-/// The schema.
-pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    let mut schema = SchemaSettings::draft2020_12()
-        .into_generator()
-        .into_root_schema_for::<ConfigFile>();
-    RecursiveTransform(as_toml).transform(&mut schema);
-    schema.to_value()
-});
-
-/// TOML has no `null`, and one kind of whole numbers.
-fn as_toml(schema: &mut Schema) {
-    if schema.get("default").is_some_and(Value::is_null) {
-        schema.remove("default");
-    }
-    if let Some(Value::Array(kinds)) = schema.get("type") {
-        let kind = kinds.iter().find(|kind| *kind != "null").cloned();
-        schema.insert("type".into(), kind.unwrap_or_default());
-    }
-    if let Some(forms) = schema.get_mut("anyOf").and_then(Value::as_array_mut) {
-        forms.retain(|form| form["type"] != "null");
-        if let [only] = &forms[..]
-            && let Some(only) = only.as_object().cloned()
-        {
-            schema.remove("anyOf");
-            only.into_iter().for_each(|(key, value)| {
-                schema.insert(key, value);
-            });
-        }
-    }
-    if schema
-        .get("type")
-        .is_some_and(|kind| kind == "integer" || kind == "number")
-    {
-        schema.remove("format");
+impl ConfigFile {
+    /// Checks what the types leave open: ranges, and keys that exclude each other. Returns the section of what is wrong.
+    pub fn validate(&self) -> Result<(), (&'static str, Invalid)> {
+        self.data.validate().map_err(|invalid| ("data", invalid))?;
+        let train = self.train.validate();
+        train.map_err(|invalid| ("train", invalid))?;
+        self.run.validate().map_err(|invalid| ("run", invalid))
     }
 }

@@ -132,7 +132,7 @@ fn depth(config: &Config, group: Option<&Group>) -> Result<Varied, Failure> {
         return Err(Failure::with_help(
             exit::USAGE,
             "the depth cannot be varied: no group in `layers` has a `repeat`",
-            "write the layers that repeat as a group: `{ repeat = 4, layers = [...] }`",
+            "write the layers that repeat as a group: `{ repeat = { times = 4, layers = [...] } }`",
         ));
     };
     let turn = group.turn().max(1);

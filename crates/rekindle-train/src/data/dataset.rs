@@ -1,5 +1,8 @@
 //! The interface of every source of samples.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{batch::Batch, identity::Identity};
 use crate::model::spec::SampleShape;
 
@@ -31,7 +34,8 @@ pub trait Dataset: Send + Sync {
 }
 
 /// The target of a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum TargetKind {
     /// One of this many classes.
     Classes(usize),

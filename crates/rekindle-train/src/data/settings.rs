@@ -1,47 +1,26 @@
-//! Where samples come from, as plain values.
+//! Where samples come from, as plain values: `[data]` in a config.
 
 use std::path::PathBuf;
 
-use schemars::{JsonSchema, Schema};
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
-use serde_json::{Map, Value};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{cifar10, dataset::TargetKind, mnist, text, text::Predict};
 use crate::{
     model::spec::{ElementKind, SampleShape},
-    short_form,
+    settings::{AT_LEAST_1, Invalid, first_invalid},
 };
-
-/// Where samples come from, and how many are set apart for evaluation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = short_form::spread_properties)]
-pub struct DataSettings {
-    /// The source. It allows no keys but its own and those beside it here.
-    #[serde(flatten)]
-    pub source: Source,
-    /// Share of the samples set apart for evaluation, in `[0, 1)`.
-    #[serde(default = "tenth")]
-    #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
-    pub eval_split: f64,
-}
-
-fn tenth() -> f64 {
-    0.1
-}
 
 /// A source of samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(expecting = "a table", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Source {
     /// Next-byte prediction: `window` bytes of the files in, what follows out (256 classes).
     Text {
         /// Files, read in order as one stream of bytes each; no window crosses files.
-        #[serde(deserialize_with = "short_form::one_or_more")]
-        #[schemars(schema_with = "short_form::files_schema")]
         files: Vec<PathBuf>,
         /// Bytes in a sample.
         #[serde(default = "window")]
-        #[schemars(range(min = 1))]
         window: usize,
         /// What is to be predicted.
         #[serde(default)]
@@ -60,17 +39,13 @@ pub enum Source {
     /// Random numbers from a seed, with targets that can be learnt from them.
     Synthetic {
         /// Shape of one sample; token ids below `vocab` when that is given.
-        #[schemars(inner(range(min = 1)))]
         shape: Vec<usize>,
         /// Number of different token ids: makes the samples token ids.
-        #[schemars(range(min = 1))]
         vocab: Option<usize>,
         /// What is to be predicted: `{ classes = N }`, `{ token_classes = N }` or `{ values = N }`.
-        #[serde(deserialize_with = "target")]
-        target: SyntheticTarget,
+        target: TargetKind,
         /// Number of samples.
         #[serde(default = "synthetic_samples")]
-        #[schemars(range(min = 1))]
         samples: usize,
         /// The seed.
         #[serde(default)]
@@ -87,51 +62,45 @@ fn synthetic_samples() -> usize {
     10_000
 }
 
-/// What a synthetic sample's target is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-#[schemars(transform = without_type, extend("x-expected" = "one of { classes = N }, { token_classes = N } and { values = N }"))]
-pub enum SyntheticTarget {
-    /// `values` real numbers.
-    Regression {
-        /// How many numbers.
-        #[schemars(range(min = 1))]
-        values: usize,
-    },
-    /// One of `classes` classes.
-    Classes {
-        /// How many classes.
-        #[schemars(range(min = 1))]
-        classes: usize,
-    },
-    /// One of `token_classes` classes for each token id.
-    TokenClasses {
-        /// How many classes.
-        #[schemars(range(min = 1))]
-        token_classes: usize,
-    },
-}
-
-/// Reads a target whose `type` may be omitted, because its other key determines it.
-fn target<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyntheticTarget, D::Error> {
-    let mut table = Map::deserialize(deserializer)?;
-    let has = |key: &&str| table.contains_key(*key);
-    let kind = ["classes", "token_classes"].into_iter().find(has);
-    let kind = kind.unwrap_or("regression");
-    table.entry("type").or_insert_with(|| kind.into());
-    SyntheticTarget::deserialize(Value::Object(table)).map_err(D::Error::custom)
-}
-
-fn without_type(schema: &mut Schema) {
-    let variants = schema.get_mut("oneOf").and_then(Value::as_array_mut);
-    for variant in variants.into_iter().flatten() {
-        if let Some(required) = variant["required"].as_array_mut() {
-            required.retain(|key| key != "type");
+impl Source {
+    /// Checks each value by itself.
+    ///
+    /// # Errors
+    ///
+    /// The first key that is wrong.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        match self {
+            Self::Text { files, window, .. } => first_invalid([
+                (
+                    !files.is_empty(),
+                    "text.files",
+                    "must name at least one file",
+                ),
+                (*window > 0, "text.window", AT_LEAST_1),
+            ]),
+            Self::Mnist { .. } | Self::Cifar10 { .. } => Ok(()),
+            Self::Synthetic {
+                shape,
+                vocab,
+                target:
+                    TargetKind::Classes(size)
+                    | TargetKind::TokenClasses(size)
+                    | TargetKind::Values(size),
+                samples,
+                ..
+            } => first_invalid([
+                (
+                    matches!(shape.len(), 1..=3) && !shape.contains(&0),
+                    "synthetic.shape",
+                    "must have one to three sizes, each at least 1",
+                ),
+                (*vocab != Some(0), "synthetic.vocab", AT_LEAST_1),
+                (*size > 0, "synthetic.target", AT_LEAST_1),
+                (*samples > 0, "synthetic.samples", AT_LEAST_1),
+            ]),
         }
     }
-}
 
-impl Source {
     /// Shape of one sample, as far as it is known before any file is read.
     ///
     /// IDX folders are assumed to have MNIST's image size; other sizes are detected when the folder is opened.
@@ -166,13 +135,7 @@ impl Source {
             Self::Text { predict, .. } => predict.target(),
             Self::Mnist { .. } => TargetKind::Classes(mnist::CLASSES),
             Self::Cifar10 { .. } => TargetKind::Classes(cifar10::CLASSES),
-            Self::Synthetic { target, .. } => match *target {
-                SyntheticTarget::Classes { classes } => TargetKind::Classes(classes),
-                SyntheticTarget::TokenClasses { token_classes } => {
-                    TargetKind::TokenClasses(token_classes)
-                }
-                SyntheticTarget::Regression { values } => TargetKind::Values(values),
-            },
+            Self::Synthetic { target, .. } => *target,
         }
     }
 
@@ -185,13 +148,7 @@ impl Source {
         Self::Synthetic {
             shape: self.sample_shape().dims,
             vocab: self.vocab(),
-            target: match self.target() {
-                TargetKind::Classes(classes) => SyntheticTarget::Classes { classes },
-                TargetKind::TokenClasses(token_classes) => {
-                    SyntheticTarget::TokenClasses { token_classes }
-                }
-                TargetKind::Values(values) => SyntheticTarget::Regression { values },
-            },
+            target: self.target(),
             samples: synthetic_samples(),
             seed: 0,
         }

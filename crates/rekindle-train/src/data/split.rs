@@ -11,7 +11,7 @@ use super::{
     images::Images,
     mnist,
     permutation::Permutation,
-    settings::{DataSettings, Source},
+    settings::Source,
     synthetic::Synthetic,
     text,
 };
@@ -27,15 +27,14 @@ pub struct Split {
 
 /// Opens a source.
 ///
-/// If the folder contains MNIST's or CIFAR-10's official test set, it is the evaluation set, and `eval_split` only
+/// If the folder contains MNIST's or CIFAR-10's official test set, it is the evaluation set, and a `share` only
 /// turns it off if it is 0. Text is split by position. Other data are split by a shuffle with `seed`.
 ///
 /// # Errors
 ///
 /// See [`DataError`]: files that are missing, unreadable or wrong; sizes of zero; a share outside of `[0, 1)` or one
 /// that leaves no samples for one side.
-pub fn open(settings: &DataSettings, seed: u64) -> Result<Split, DataError> {
-    let share = settings.eval_split;
+pub fn open(source: &Source, share: f64, seed: u64) -> Result<Split, DataError> {
     if !(0.0..1.0).contains(&share) {
         return Err(DataError::Setting {
             what: "the evaluation share",
@@ -43,7 +42,7 @@ pub fn open(settings: &DataSettings, seed: u64) -> Result<Split, DataError> {
             wanted: "at least 0 and below 1",
         });
     }
-    match &settings.source {
+    match source {
         Source::Text {
             files,
             window,
@@ -169,19 +168,17 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::data::{batch::Inputs, settings::SyntheticTarget};
+    use crate::data::batch::Inputs;
 
-    fn synthetic(samples: usize, eval_split: f64) -> DataSettings {
-        DataSettings {
-            source: Source::Synthetic {
-                shape: vec![1],
-                vocab: None,
-                target: SyntheticTarget::Classes { classes: 2 },
-                samples,
-                seed: 0,
-            },
-            eval_split,
-        }
+    fn open_synthetic(samples: usize, eval_split: f64, seed: u64) -> Result<Split, DataError> {
+        let source = Source::Synthetic {
+            shape: vec![1],
+            vocab: None,
+            target: TargetKind::Classes(2),
+            samples,
+            seed: 0,
+        };
+        open(&source, eval_split, seed)
     }
 
     fn values(dataset: &dyn Dataset) -> HashSet<u32> {
@@ -194,30 +191,25 @@ mod tests {
 
     #[test]
     fn the_parts_are_disjoint_and_complete_and_follow_the_seed() {
-        let split = open(&synthetic(50, 0.2), 1).unwrap();
+        let split = open_synthetic(50, 0.2, 1).unwrap();
         let eval = split.eval.unwrap();
         assert_eq!((split.train.len(), eval.len()), (40, 10));
         let (trained, evaluated) = (values(&*split.train), values(&*eval));
         assert!(trained.is_disjoint(&evaluated));
         assert_eq!(trained.len() + evaluated.len(), 50);
         assert_eq!(
-            values(&*open(&synthetic(50, 0.2), 1).unwrap().eval.unwrap()),
+            values(&*open_synthetic(50, 0.2, 1).unwrap().eval.unwrap()),
             evaluated
         );
         assert_ne!(
-            values(&*open(&synthetic(50, 0.2), 2).unwrap().eval.unwrap()),
+            values(&*open_synthetic(50, 0.2, 2).unwrap().eval.unwrap()),
             evaluated
         );
     }
 
     #[test]
     fn shares_that_starve_a_side_are_refused() {
-        let message = |samples, share| {
-            open(&synthetic(samples, share), 0)
-                .err()
-                .unwrap()
-                .to_string()
-        };
+        let message = |samples, share| open_synthetic(samples, share, 0).err().unwrap().to_string();
         assert_eq!(
             message(10, 0.01),
             "an evaluation share of 0.01 of 10 samples leaves none for evaluation"
@@ -229,6 +221,6 @@ mod tests {
         for share in [1.0, -0.1, f64::NAN] {
             assert!(message(10, share).ends_with("must be at least 0 and below 1"));
         }
-        assert!(open(&synthetic(10, 0.0), 0).unwrap().eval.is_none());
+        assert!(open_synthetic(10, 0.0, 0).unwrap().eval.is_none());
     }
 }

@@ -21,7 +21,6 @@ use super::{
     dataset::{Dataset, TargetKind},
     error::DataError,
     identity::{Identity, Origin},
-    settings::SyntheticTarget,
 };
 use crate::model::spec::{ElementKind, SampleShape};
 
@@ -62,7 +61,7 @@ impl Synthetic {
     pub(super) fn new(
         shape: &[usize],
         vocab: Option<usize>,
-        target: SyntheticTarget,
+        target: TargetKind,
         samples: usize,
         seed: u64,
     ) -> Result<Self, DataError> {
@@ -105,33 +104,32 @@ impl Synthetic {
             );
         };
         let target = match target {
-            SyntheticTarget::TokenClasses { .. } if vocab.is_none() => {
+            TargetKind::TokenClasses(_) if vocab.is_none() => {
                 return setting(
                     "the synthetic target",
                     "token_classes".into(),
                     "classes or values where samples are numbers: give `vocab`",
                 );
             }
-            SyntheticTarget::Classes { classes }
-            | SyntheticTarget::TokenClasses {
-                token_classes: classes,
-            } if classes == 0 || i32::try_from(classes).is_err() => {
+            TargetKind::Classes(classes) | TargetKind::TokenClasses(classes)
+                if classes == 0 || i32::try_from(classes).is_err() =>
+            {
                 return setting(
                     "the number of synthetic classes",
                     classes.to_string(),
                     "from 1 to 2147483647",
                 );
             }
-            SyntheticTarget::Regression { values: 0 } => {
+            TargetKind::Values(0) => {
                 return setting(
                     "the number of synthetic target values",
                     "0".into(),
                     "at least 1",
                 );
             }
-            SyntheticTarget::Classes { classes } => Rule::Classes(classes),
-            SyntheticTarget::TokenClasses { token_classes } => Rule::TokenClasses(token_classes),
-            SyntheticTarget::Regression { values } => {
+            TargetKind::Classes(classes) => Rule::Classes(classes),
+            TargetKind::TokenClasses(classes) => Rule::TokenClasses(classes),
+            TargetKind::Values(values) => {
                 let scale = 1.0 / (size as f32).sqrt();
                 let mut rng = stream(seed, TEACHER);
                 let weights = vocab.unwrap_or(size).saturating_mul(values);
@@ -334,7 +332,7 @@ mod tests {
 
     use super::*;
 
-    const CLASSES: SyntheticTarget = SyntheticTarget::Classes { classes: 4 };
+    const CLASSES: TargetKind = TargetKind::Classes(4);
 
     #[test]
     fn the_same_seed_draws_the_same_samples_in_any_order() {
@@ -388,7 +386,7 @@ mod tests {
 
     #[test]
     fn each_token_id_has_a_class_of_its_own() {
-        let target = SyntheticTarget::TokenClasses { token_classes: 5 };
+        let target = TargetKind::TokenClasses(5);
         let data = Synthetic::new(&[40], Some(9), target, 10, 3).unwrap();
         let batch = data.batch(&[0, 7]);
         let (Inputs::Tokens { values, .. }, Targets::Classes(classes)) =
@@ -408,14 +406,7 @@ mod tests {
 
     #[test]
     fn regression_targets_are_a_fixed_linear_map() {
-        let data = Synthetic::new(
-            &[8],
-            None,
-            SyntheticTarget::Regression { values: 3 },
-            500,
-            1,
-        )
-        .unwrap();
+        let data = Synthetic::new(&[8], None, TargetKind::Values(3), 500, 1).unwrap();
         let all: Vec<usize> = (0..500).collect();
         let Targets::Values { values, width } = data.batch(&all).targets else {
             panic!("numbers were asked for");
@@ -432,8 +423,8 @@ mod tests {
             (&[3, 0], None, CLASSES, 1),
             (&[usize::MAX, 2], None, CLASSES, 1),
             (&[3], Some(0), CLASSES, 1),
-            (&[3], None, SyntheticTarget::Classes { classes: 0 }, 1),
-            (&[3], None, SyntheticTarget::Regression { values: 0 }, 1),
+            (&[3], None, TargetKind::Classes(0), 1),
+            (&[3], None, TargetKind::Values(0), 1),
             (&[3], None, CLASSES, 0),
         ] {
             assert!(matches!(

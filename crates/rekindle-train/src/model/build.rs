@@ -145,7 +145,7 @@ fn build_with(
 fn shares_embedding(layers: &[LayerSpec]) -> bool {
     layers.iter().any(|layer| match layer {
         LayerSpec::Unembedding { .. } => true,
-        LayerSpec::Residual { layers } => shares_embedding(layers),
+        LayerSpec::Residual(layers) => shares_embedding(layers),
         _ => false,
     })
 }
@@ -248,7 +248,7 @@ impl StageBuilder<'_> {
                     causal: *causal,
                 }
             }
-            LayerSpec::Residual { layers } => {
+            LayerSpec::Residual(layers) => {
                 self.program.push(StageOp::PushSkip);
                 for (index, shape) in shape.inner.iter().enumerate() {
                     self.layer(layers, index, shape);
@@ -266,7 +266,7 @@ impl StageBuilder<'_> {
             LayerSpec::Sigmoid => StageOp::Sigmoid,
             LayerSpec::Softmax => StageOp::Softmax,
             LayerSpec::Dropout { p } => StageOp::Dropout(*p),
-            LayerSpec::ZeroPad { padding } => StageOp::ZeroPad(*padding),
+            LayerSpec::Repeat { .. } => unreachable!("the shapes were inferred"),
         };
         self.program.push(instruction);
     }

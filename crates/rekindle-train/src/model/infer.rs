@@ -54,7 +54,7 @@ fn check_shared(
 ) -> Result<(), ShapeError> {
     for (index, (layer, shape)) in layers.iter().zip(shapes).enumerate() {
         path.push(index);
-        if let LayerSpec::Residual { layers } = layer {
+        if let LayerSpec::Residual(layers) = layer {
             check_shared(layers, &shape.inner, embeddings, path)?;
         }
         if let LayerSpec::Unembedding { vocab } = *layer {
@@ -100,11 +100,10 @@ fn infer_layer(
     path: &mut Vec<usize>,
 ) -> Result<LayerShape, ShapeError> {
     let inner = match layer {
-        LayerSpec::Residual { layers } => infer_list(layers, &input, path)?,
+        LayerSpec::Residual(layers) => infer_list(layers, &input, path)?,
         _ => Vec::new(),
     };
-    let output = rules::output(layer, &input, &inner);
-    match output.and_then(|output| Ok((output, rules::param_count(layer, &input, &inner)?))) {
+    match rules::output_and_params(layer, &input, &inner) {
         Ok((output, param_count)) => Ok(LayerShape {
             input,
             output,

@@ -165,6 +165,5 @@ fn leaves_scale(layer: &LayerSpec) -> bool {
             | LayerSpec::MaxPool2d(_)
             | LayerSpec::AvgPool2d(_)
             | LayerSpec::Dropout { .. }
-            | LayerSpec::ZeroPad { .. }
     )
 }

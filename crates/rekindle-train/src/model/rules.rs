@@ -9,14 +9,15 @@ use super::{
 
 const MAX_RANK: usize = 3;
 
-/// Shape of one output sample of a layer, or the reason why it cannot take its input.
+/// Shape of one output sample of a layer and the number of values that training changes in it, or the reason why it cannot
+/// take its input.
 ///
 /// `inner` holds the shapes inside a residual.
-pub(super) fn output(
+pub(super) fn output_and_params(
     layer: &LayerSpec,
     input: &SampleShape,
     inner: &[LayerShape],
-) -> Result<SampleShape, ShapeProblem> {
+) -> Result<(SampleShape, u64), ShapeProblem> {
     let kind = match (layer, input.kind) {
         (LayerSpec::Flatten | LayerSpec::Reshape { .. }, kind) => kind,
         (LayerSpec::Embedding { .. }, ElementKind::Float) => return Err(ShapeProblem::WantsTokens),
@@ -25,28 +26,39 @@ pub(super) fn output(
         }
         (_, ElementKind::Token) => return Err(ShapeProblem::WantsNumbers),
     };
-    let dims = output_dims(layer, input, inner)?;
+    let (dims, params) = sizes(layer, input, inner)?;
     let output = SampleShape { kind, dims };
     check_sample(&output, "its output")?;
-    Ok(output)
+    let params = params.filter(|&params| params <= MAX_ELEMENTS);
+    Ok((output, params.ok_or(too_large("the parameters"))?))
 }
 
-fn output_dims(
+/// Both, before they are checked.
+fn sizes(
     layer: &LayerSpec,
     input: &SampleShape,
     inner: &[LayerShape],
-) -> Result<Vec<usize>, ShapeProblem> {
-    match layer {
-        LayerSpec::Linear { out, .. } => {
+) -> Result<(Vec<usize>, Option<u64>), ShapeProblem> {
+    let first = input.dims.first().copied().unwrap_or(0);
+    let last = input.dims.last().copied().unwrap_or(0);
+    let same = || input.dims.clone();
+    let biased = |weight: &[usize], out: usize, bias: bool| {
+        product(weight)?.checked_add(if bias { out as u64 } else { 0 })
+    };
+    Ok(match layer {
+        LayerSpec::Linear { out, bias } => {
             not_zero("out", &[*out])?;
-            Ok(with_last(&input.dims, *out))
+            (
+                with_last(&input.dims, *out),
+                biased(&[last, *out], *out, *bias),
+            )
         }
         LayerSpec::Conv2d {
             out,
             kernel,
             stride,
             padding,
-            ..
+            bias,
         } => {
             not_zero("out", &[*out])?;
             not_zero("kernel", kernel)?;
@@ -61,107 +73,60 @@ fn output_dims(
                 *stride,
                 padding.each_side(*kernel),
             )?;
-            Ok(vec![*out, rows, columns])
+            let weight = [*out, first, kernel[0], kernel[1]];
+            (vec![*out, rows, columns], biased(&weight, *out, *bias))
         }
-        LayerSpec::MaxPool2d(pool) | LayerSpec::AvgPool2d(pool) => pooled(pool, input),
-        LayerSpec::Flatten => Ok(vec![input.dims.iter().product()]),
-        LayerSpec::Reshape { shape } => reshaped(shape, input),
+        LayerSpec::MaxPool2d(pool) | LayerSpec::AvgPool2d(pool) => (pooled(pool, input)?, Some(0)),
+        LayerSpec::Flatten => (vec![input.dims.iter().product()], Some(0)),
+        LayerSpec::Reshape { shape } => (reshaped(shape, input)?, Some(0)),
         LayerSpec::Dropout { p } => {
-            in_range(
-                "p",
-                *p,
-                (0.0..1.0).contains(p),
-                "at least 0 and less than 1",
-            )?;
-            Ok(input.dims.clone())
+            let inside = (0.0..1.0).contains(p);
+            in_range("p", *p, inside, "at least 0 and less than 1")?;
+            (same(), Some(0))
         }
         LayerSpec::BatchNorm { epsilon, momentum } => {
             positive("epsilon", *epsilon)?;
-            in_range(
-                "momentum",
-                *momentum,
-                (0.0..=1.0).contains(momentum),
-                "between 0 and 1",
-            )?;
-            Ok(input.dims.clone())
+            let inside = (0.0..=1.0).contains(momentum);
+            in_range("momentum", *momentum, inside, "between 0 and 1")?;
+            (same(), product(&[first, 2]))
         }
         LayerSpec::LayerNorm { epsilon } => {
             positive("epsilon", *epsilon)?;
-            Ok(input.dims.clone())
+            (same(), product(&[last, 2]))
         }
-        LayerSpec::Embedding { vocab, dim } => embedded(*vocab, *dim, input),
+        LayerSpec::Embedding { vocab, dim } => {
+            (embedded(*vocab, *dim, input)?, product(&[*vocab, *dim]))
+        }
         LayerSpec::Unembedding { vocab } => {
             not_zero("vocab", &[*vocab])?;
-            Ok(with_last(&input.dims, *vocab))
+            (with_last(&input.dims, *vocab), Some(0))
         }
-        LayerSpec::Positions => vectors(input).map(Vec::from),
+        LayerSpec::Positions => (vectors(input)?.into(), product(&[first, last])),
         LayerSpec::Attention { heads, .. } => {
             not_zero("heads", &[*heads])?;
-            let [length, dim] = vectors(input)?;
-            match dim.is_multiple_of(*heads) {
-                true => Ok(vec![length, dim]),
-                false => Err(ShapeProblem::Heads { heads: *heads, dim }),
+            let [_, dim] = vectors(input)?;
+            if !dim.is_multiple_of(*heads) {
+                return Err(ShapeProblem::Heads { heads: *heads, dim });
             }
+            let map = biased(&[dim, dim], dim, true);
+            (same(), map.and_then(|map| map.checked_mul(4)))
         }
-        LayerSpec::ZeroPad { padding } => padded(*padding, input),
-        LayerSpec::Residual { .. } => match inner.last() {
-            None => Err(ShapeProblem::NoLayers),
-            Some(last) if last.output != *input => Err(ShapeProblem::ResidualChangesShape {
-                output: last.output.clone(),
-            }),
-            Some(_) => Ok(input.dims.clone()),
+        LayerSpec::Repeat { .. } => return Err(ShapeProblem::Folded),
+        LayerSpec::Residual(_) => match inner.last() {
+            None => return Err(ShapeProblem::NoLayers),
+            Some(last) if last.output != *input => {
+                return Err(ShapeProblem::ResidualChangesShape {
+                    output: last.output.clone(),
+                });
+            }
+            Some(_) => (same(), Some(LayerShape::param_sum(inner))),
         },
         LayerSpec::Relu
         | LayerSpec::Gelu
         | LayerSpec::Tanh
         | LayerSpec::Sigmoid
-        | LayerSpec::Softmax => Ok(input.dims.clone()),
-    }
-}
-
-/// Number of values that training changes in one layer.
-pub(super) fn param_count(
-    layer: &LayerSpec,
-    input: &SampleShape,
-    inner: &[LayerShape],
-) -> Result<u64, ShapeProblem> {
-    let first = input.dims.first().copied().unwrap_or(0);
-    let last = input.dims.last().copied().unwrap_or(0);
-    let bias_of = |out: usize, bias: bool| if bias { out as u64 } else { 0 };
-    let count = match layer {
-        LayerSpec::Linear { out, bias } => {
-            product(&[last, *out]).and_then(|weight| weight.checked_add(bias_of(*out, *bias)))
-        }
-        LayerSpec::Conv2d {
-            out,
-            kernel: [height, width],
-            bias,
-            ..
-        } => product(&[*out, first, *height, *width])
-            .and_then(|weight| weight.checked_add(bias_of(*out, *bias))),
-        LayerSpec::BatchNorm { .. } => product(&[first, 2]),
-        LayerSpec::LayerNorm { .. } => product(&[last, 2]),
-        LayerSpec::Embedding { vocab, dim } => product(&[*vocab, *dim]),
-        LayerSpec::Positions => product(&[first, last]),
-        LayerSpec::Attention { .. } => product(&[last, last])
-            .and_then(|weight| weight.checked_add(last as u64)?.checked_mul(4)),
-        LayerSpec::Residual { .. } => Some(LayerShape::param_sum(inner)),
-        LayerSpec::MaxPool2d(_)
-        | LayerSpec::AvgPool2d(_)
-        | LayerSpec::Unembedding { .. }
-        | LayerSpec::Flatten
-        | LayerSpec::Reshape { .. }
-        | LayerSpec::Relu
-        | LayerSpec::Gelu
-        | LayerSpec::Tanh
-        | LayerSpec::Sigmoid
-        | LayerSpec::Softmax
-        | LayerSpec::Dropout { .. }
-        | LayerSpec::ZeroPad { .. } => Some(0),
-    };
-    count
-        .filter(|&count| count <= MAX_ELEMENTS)
-        .ok_or(too_large("the parameters"))
+        | LayerSpec::Softmax => (same(), Some(0)),
+    })
 }
 
 /// Checks that a sample has one to three dimensions, none of them 0, and not too many values.
@@ -182,10 +147,9 @@ pub(super) fn check_sample(shape: &SampleShape, what: &'static str) -> Result<()
 
 fn pooled(pool: &PoolSpec, input: &SampleShape) -> Result<Vec<usize>, ShapeProblem> {
     let PoolSpec {
-        kernel,
-        stride,
-        padding,
+        kernel, padding, ..
     } = *pool;
+    let stride = pool.stride();
     not_zero("kernel", &kernel)?;
     not_zero("stride", &stride)?;
     if padding[0] > kernel[0] / 2 || padding[1] > kernel[1] / 2 {
@@ -222,19 +186,6 @@ fn embedded(vocab: usize, dim: usize, input: &SampleShape) -> Result<Vec<usize>,
     let mut dims = input.dims.clone();
     dims.push(dim);
     Ok(dims)
-}
-
-fn padded(
-    [top, bottom, left, right]: [usize; 4],
-    input: &SampleShape,
-) -> Result<Vec<usize>, ShapeProblem> {
-    let [channels, height, width] = image(input)?;
-    let grown =
-        |size: usize, before: usize, after: usize| size.checked_add(before)?.checked_add(after);
-    match (grown(height, top, bottom), grown(width, left, right)) {
-        (Some(height), Some(width)) => Ok(vec![channels, height, width]),
-        _ => Err(too_large("one sample")),
-    }
 }
 
 fn image(input: &SampleShape) -> Result<[usize; 3], ShapeProblem> {

@@ -150,6 +150,9 @@ pub enum ShapeProblem {
     /// The model or residual has no layers.
     #[error("it has no layers; give it at least one")]
     NoLayers,
+    /// A group stands in place of its layers.
+    #[error("it is a group; put its layers into the list")]
+    Folded,
     /// A tensor has more values than fit in any machine's memory.
     #[error("{what} would hold more than {limit} values; use smaller sizes")]
     TooLarge {

@@ -1,25 +1,35 @@
-//! What a model is made of, as plain values: no backend, no tensors.
-//!
-//! A description writes a list of layers in a short form: groups repeat, and a layer that needs no other key is its name alone.
+//! What a model is made of, as plain values: no backend, no tensors. It is `[model]` in a config.
 
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use schemars::{JsonSchema, Schema};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{
+        Error, IntoDeserializer, MapAccess, Visitor,
+        value::{MapAccessDeserializer, MapDeserializer, StrDeserializer},
+    },
+};
+use serde_json::{Value, json};
 
-use crate::short_form::{self, Pair};
+use crate::settings::AT_LEAST_1;
 
 /// One layer of a sequential model, before its input's shape is known.
 ///
-/// Sizes that follow from the input (channels in, features in) are not here: shape inference finds them.
+/// Sizes that follow from the input (channels in, features in) are not here: shape inference finds them. A layer is a table
+/// of one key, its kind; one without a required key may also be its kind alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-#[schemars(transform = short_form::with_following_defaults)]
+#[serde(
+    remote = "Self",
+    expecting = "a table of the layer's keys",
+    rename_all = "snake_case",
+    deny_unknown_fields
+)]
+#[schemars(transform = or_kind_alone)]
 pub enum LayerSpec {
     /// `y = x W + b` on the last dimension.
     Linear {
         /// Features out.
-        #[schemars(range(min = 1))]
         out: usize,
         /// Whether a bias is added.
         #[serde(default = "yes")]
@@ -28,20 +38,17 @@ pub enum LayerSpec {
     /// 2-D convolution over `[channels, height, width]`.
     Conv2d {
         /// Channels out.
-        #[schemars(range(min = 1))]
         out: usize,
         /// Kernel height and width.
-        #[serde(deserialize_with = "short_form::pair")]
-        #[schemars(schema_with = "short_form::pair_of_sizes")]
+        #[serde(deserialize_with = "pair")]
+        #[schemars(with = "Pair")]
         kernel: [usize; 2],
         /// Step in height and width.
-        #[serde(default = "one_step", deserialize_with = "short_form::pair")]
-        #[schemars(schema_with = "short_form::pair_of_sizes")]
+        #[serde(default = "one_step", deserialize_with = "pair")]
+        #[schemars(with = "Pair")]
         stride: [usize; 2],
-        /// Zeros around the input: `same` keeps `ceil(size / stride)` and needs an odd kernel, `valid` adds none; or rows
-        /// and columns on each side.
-        #[serde(default, deserialize_with = "padding")]
-        #[schemars(schema_with = "padding_schema")]
+        /// Zeros around the input.
+        #[serde(default)]
         padding: Padding,
         /// Whether a bias is added.
         #[serde(default = "yes")]
@@ -56,7 +63,6 @@ pub enum LayerSpec {
     /// The same values in another shape (without the batch dimension).
     Reshape {
         /// The new shape of one sample.
-        #[schemars(inner(range(min = 1)))]
         shape: Vec<usize>,
     },
     /// `max(x, 0)`.
@@ -73,40 +79,35 @@ pub enum LayerSpec {
     Dropout {
         /// Chance that a value is zeroed, in `[0, 1)`.
         #[serde(default = "half")]
-        #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
         p: f64,
     },
     /// Batch normalisation over the first dimension of a sample (channels or features).
     BatchNorm {
         /// Added to the variance.
         #[serde(default = "normalisation_epsilon")]
-        #[schemars(extend("exclusiveMinimum" = 0))]
         epsilon: f64,
         /// Share of the new batch in the running statistics.
         #[serde(default = "statistics_momentum")]
-        #[schemars(range(min = 0, max = 1))]
         momentum: f64,
     },
     /// Layer normalisation over the last dimension.
     LayerNorm {
         /// Added to the variance.
         #[serde(default = "normalisation_epsilon")]
-        #[schemars(extend("exclusiveMinimum" = 0))]
         epsilon: f64,
     },
     /// A learned vector for each token id.
     Embedding {
-        /// Number of different ids.
-        #[schemars(range(min = 1), extend("x-default" = "number of token ids in the data"))]
+        /// Number of different ids. In a config it may be left out: then it is the data's.
+        #[serde(default)]
         vocab: usize,
         /// Length of each vector.
-        #[schemars(range(min = 1))]
         dim: usize,
     },
     /// Logits by the embedding's own weight, transposed: `y = x E^T`. The model has one embedding, of `vocab` token ids.
     Unembedding {
-        /// Number of different ids.
-        #[schemars(range(min = 1), extend("x-default" = "number of token ids in the data"))]
+        /// Number of different ids. In a config it may be left out: then it is the data's.
+        #[serde(default)]
         vocab: usize,
     },
     /// A learned vector for each place, added: on `[length, dim]`, for attention, which knows no order.
@@ -114,25 +115,18 @@ pub enum LayerSpec {
     /// Multi-head self-attention over `[length, dim]`, with its four linear maps (Vaswani et al. 2017).
     Attention {
         /// Number of heads; it divides `dim`.
-        #[schemars(range(min = 1))]
         heads: usize,
         /// Whether a place sees only itself and those before it.
         #[serde(default = "yes")]
         causal: bool,
     },
-    /// Zeros around `[channels, height, width]`.
-    ZeroPad {
-        /// Rows above and below, columns left and right: one number for all sides, `[rows, columns]`, or
-        /// `[top, bottom, left, right]`.
-        #[serde(deserialize_with = "short_form::sides")]
-        #[schemars(schema_with = "short_form::sides_schema")]
-        padding: [usize; 4],
-    },
     /// `x + f(x)`, where `f` is a list of layers that keeps the shape.
-    Residual {
-        /// The layers of `f`.
-        #[serde(deserialize_with = "unfolded_layers")]
-        #[schemars(schema_with = "layers_schema", length(min = 1))]
+    Residual(Vec<LayerSpec>),
+    /// A group of layers that stands `times` times, one after the other. Models have its layers in place of it.
+    Repeat {
+        /// How often.
+        times: usize,
+        /// Its layers.
         layers: Vec<LayerSpec>,
     },
 }
@@ -157,6 +151,64 @@ fn statistics_momentum() -> f64 {
     0.1
 }
 
+impl Serialize for LayerSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for LayerSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Layer;
+        impl<'de> Visitor<'de> for Layer {
+            type Value = LayerSpec;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a layer: its kind in quotes, or a table such as { linear = { out = 10 } }",
+                )
+            }
+
+            fn visit_str<E: Error>(self, kind: &str) -> Result<LayerSpec, E> {
+                let alone: StrDeserializer<'_, E> = kind.into_deserializer();
+                LayerSpec::deserialize(alone).or_else(|_| {
+                    let no_keys = MapDeserializer::new(std::iter::empty::<(&str, &str)>());
+                    let table = MapDeserializer::new(std::iter::once((kind, no_keys)));
+                    LayerSpec::deserialize(MapAccessDeserializer::new(table))
+                })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<LayerSpec, A::Error> {
+                if table.size_hint().is_some_and(|keys| keys > 1) {
+                    return Err(A::Error::custom(
+                        "a layer is a table of one key, such as { linear = { out = 10 } }",
+                    ));
+                }
+                LayerSpec::deserialize(MapAccessDeserializer::new(table))
+            }
+        }
+        deserializer.deserialize_any(Layer)
+    }
+}
+
+/// Allows the kind alone of layers that have no required key.
+fn or_kind_alone(schema: &mut Schema) {
+    let Some(Value::Array(forms)) = schema.get_mut("oneOf") else {
+        return;
+    };
+    let alone = |form: &Value| {
+        let (kind, keys) = form["properties"].as_object()?.iter().next()?;
+        let optional = keys["required"].is_null() && keys["properties"].is_object();
+        optional
+            .then(|| json!({ "type": "string", "const": kind, "description": form["description"] }))
+    };
+    let alone: Vec<Value> = forms.iter().filter_map(alone).collect();
+    forms.extend(alone);
+}
+
+/// Layers that a list may unfold to, those inside residuals counted: as many as planners take stages.
+pub const MAX_LAYERS: usize = 20_000;
+
 impl LayerSpec {
     /// The layer's name in a config, such as `conv2d`.
     #[must_use]
@@ -180,148 +232,108 @@ impl LayerSpec {
             Self::Unembedding { .. } => "unembedding",
             Self::Positions => "positions",
             Self::Attention { .. } => "attention",
-            Self::ZeroPad { .. } => "zero_pad",
-            Self::Residual { .. } => "residual",
+            Self::Residual(_) => "residual",
+            Self::Repeat { .. } => "repeat",
         }
     }
-}
 
-/// Layers that a list may unfold to, those inside residuals counted: as many as planners take stages.
-pub const MAX_LAYERS: usize = 20_000;
-
-/// A layer: a table, its name alone, or a group of layers. A table and a group may repeat.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum LayerItem {
-    /// A layer.
-    Layer(RepeatedLayer),
-    /// A group.
-    Group(LayerGroup),
-    /// A layer that needs no other key.
-    Name(
-        #[serde(deserialize_with = "short_form::named")]
-        #[schemars(schema_with = "short_form::bare_names::<LayerSpec>")]
-        LayerSpec,
-    ),
-}
-
-/// A layer, as often as it repeats.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(transform = short_form::spread_properties)]
-pub struct RepeatedLayer {
-    /// How often it stands there, one after the other.
-    #[serde(default = "once")]
-    #[schemars(range(min = 1))]
-    repeat: usize,
-    #[serde(flatten)]
-    layer: LayerSpec,
-}
-
-/// A group: its layers repeat together.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LayerGroup {
-    /// How often it stands there, one after the other.
-    #[serde(default = "once")]
-    #[schemars(range(min = 1))]
-    repeat: usize,
-    /// Its layers.
-    #[schemars(length(min = 1))]
-    layers: Vec<LayerItem>,
-}
-
-fn once() -> usize {
-    1
-}
-
-/// The schema of a list: groups are read, and written unfolded.
-pub fn layers_schema(generator: &mut SchemaGenerator) -> Schema {
-    match generator.contract().is_serialize() {
-        true => generator.subschema_for::<Vec<LayerSpec>>(),
-        false => generator.subschema_for::<Vec<LayerItem>>(),
-    }
-}
-
-/// Reads a list and unfolds its groups.
-///
-/// # Errors
-///
-/// For what is no list of layers, and for one of more than [`MAX_LAYERS`].
-pub fn unfolded_layers<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<LayerSpec>, D::Error> {
-    let items = Vec::<LayerItem>::deserialize(deserializer)?;
-    let mut layers = Vec::new();
-    unfold(items, &mut layers).map_err(D::Error::custom)?;
-    Ok(layers)
-}
-
-fn unfold(items: Vec<LayerItem>, layers: &mut Vec<LayerSpec>) -> Result<(), String> {
-    let mut all = count_layers(layers);
-    for item in items {
-        let (repeat, turn) = match item {
-            LayerItem::Name(layer) => (1, vec![layer]),
-            LayerItem::Layer(RepeatedLayer { repeat, layer }) => (repeat, vec![layer]),
-            LayerItem::Group(LayerGroup { repeat, layers }) => {
-                let mut turn = Vec::new();
-                unfold(layers, &mut turn)?;
-                (repeat, turn)
-            }
+    /// Appends the layer to a list, or all layers of a group; groups inside it are unfolded, too.
+    ///
+    /// # Errors
+    ///
+    /// For a group without layers or turns, and where the list has more than [`MAX_LAYERS`] then.
+    pub fn unfold(&self, to: &mut Vec<Self>) -> Result<(), String> {
+        let unfolded = |layers: &[Self]| -> Result<Vec<Self>, String> {
+            let mut list = Vec::new();
+            layers
+                .iter()
+                .try_for_each(|layer| layer.unfold(&mut list))?;
+            Ok(list)
         };
-        all = all.saturating_add(count_layers(&turn).saturating_mul(repeat));
-        if all > MAX_LAYERS {
-            return Err(format!("a model has at most {MAX_LAYERS} layers here"));
+        let too_many = || Err(format!("a model has at most {MAX_LAYERS} layers here"));
+        match self {
+            Self::Repeat { times: 0, .. } => return Err(format!("`times` {AT_LEAST_1}")),
+            Self::Repeat { times, layers } => {
+                let turn = unfolded(layers)?;
+                if turn.is_empty() {
+                    return Err("`repeat` has no layers; give it at least one".into());
+                }
+                let added = count_layers(&turn).saturating_mul(*times);
+                if added.saturating_add(count_layers(to)) > MAX_LAYERS {
+                    return too_many();
+                }
+                for _ in 0..*times {
+                    to.extend_from_slice(&turn);
+                }
+            }
+            _ if to.len() >= MAX_LAYERS => return too_many(),
+            Self::Residual(layers) => to.push(Self::Residual(unfolded(layers)?)),
+            layer => to.push(layer.clone()),
         }
-        for _ in 0..repeat {
-            layers.extend_from_slice(&turn);
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// All layers, those inside residuals counted.
 fn count_layers(layers: &[LayerSpec]) -> usize {
     let inside = |layer: &LayerSpec| match layer {
-        LayerSpec::Residual { layers } => 1 + count_layers(layers),
+        LayerSpec::Residual(layers) => 1 + count_layers(layers),
         _ => 1,
     };
     layers.iter().map(inside).sum()
 }
 
+/// One number for both directions, or one for each.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected a whole number, or a pair of them")]
+enum Pair {
+    Both(usize),
+    Each([usize; 2]),
+}
+
+fn pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[usize; 2], D::Error> {
+    Ok(match Pair::deserialize(deserializer)? {
+        Pair::Both(size) => [size; 2],
+        Pair::Each(sizes) => sizes,
+    })
+}
+
 /// Window of a pooling layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(transform = short_form::with_following_defaults)]
+#[serde(expecting = "a table", deny_unknown_fields)]
 pub struct PoolSpec {
     /// Window height and width.
-    #[serde(deserialize_with = "short_form::pair")]
-    #[schemars(schema_with = "short_form::pair_of_sizes")]
+    #[serde(deserialize_with = "pair")]
+    #[schemars(with = "Pair")]
     pub kernel: [usize; 2],
-    /// Step in height and width.
-    #[serde(deserialize_with = "short_form::pair")]
-    #[schemars(schema_with = "short_form::pair_of_sizes", extend("x-default" = "`kernel`"))]
-    pub stride: [usize; 2],
-    /// Rows and columns added on each side; `valid` adds none.
-    #[serde(default, deserialize_with = "pool_padding")]
-    #[schemars(schema_with = "pool_padding_schema")]
+    /// Step in height and width. Not set, it is the kernel's.
+    #[serde(default, deserialize_with = "maybe_pair")]
+    #[schemars(with = "Option<Pair>")]
+    pub stride: Option<[usize; 2]>,
+    /// Rows and columns added on each side.
+    #[serde(default, deserialize_with = "pair")]
+    #[schemars(with = "Pair")]
     pub padding: [usize; 2],
 }
 
-fn pool_padding<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[usize; 2], D::Error> {
-    match padding(deserializer)? {
-        Padding::Explicit(sides) => Ok(sides),
-        Padding::Valid => Ok([0, 0]),
-        Padding::Same => Err(D::Error::custom("a pool has no padding \"same\"")),
+fn maybe_pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<[usize; 2]>, D::Error> {
+    pair(deserializer).map(Some)
+}
+
+impl PoolSpec {
+    /// Step in height and width.
+    #[must_use]
+    pub fn stride(&self) -> [usize; 2] {
+        self.stride.unwrap_or(self.kernel)
     }
 }
 
-fn pool_padding_schema(_: &mut SchemaGenerator) -> Schema {
-    short_form::pair_or_word(&["valid"])
-}
-
 /// Zeros around a convolution's input.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "snake_case",
+    expecting = "expected \"same\", \"valid\", a whole number, or a pair of them"
+)]
 pub enum Padding {
     /// As many as keep `ceil(size / stride)`; needs an odd kernel.
     Same,
@@ -329,25 +341,12 @@ pub enum Padding {
     #[default]
     Valid,
     /// Rows and columns on each side.
-    Explicit([usize; 2]),
-}
-
-/// Reads a padding, or a pair alone for [`Padding::Explicit`].
-fn padding<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Padding, D::Error> {
-    #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Form {
-        Pair(Pair),
-        Padding(Padding),
-    }
-    Form::deserialize(deserializer).map(|form| match form {
-        Form::Pair(pair) => Padding::Explicit(pair.into()),
-        Form::Padding(padding) => padding,
-    })
-}
-
-fn padding_schema(_: &mut SchemaGenerator) -> Schema {
-    short_form::pair_or_word(&["same", "valid"])
+    Explicit(
+        #[serde(deserialize_with = "pair")]
+        #[schemars(with = "Pair")]
+        [usize; 2],
+    ),
 }
 
 /// A whole model: what it takes and its layers in order, groups already repeated.

@@ -73,7 +73,6 @@ pub(super) enum StageOp {
     Dropout(f64),
     MaxPool(PoolSpec),
     AvgPool(PoolSpec),
-    ZeroPad([usize; 4]),
     /// To this shape of one sample.
     Reshape(Vec<usize>),
     /// Leaves the linear layer of this index to the loss.
@@ -165,28 +164,19 @@ impl Stage {
                     None => value,
                 },
                 StageOp::Reshape(shape) => value.reshape(shape)?,
-                StageOp::MaxPool(PoolSpec {
-                    kernel,
-                    stride,
-                    padding,
-                }) => {
-                    let options = MaxPoolOptions::new(*kernel)
-                        .with_stride(*stride)
-                        .with_padding(*padding);
+                StageOp::MaxPool(pool) => {
+                    let options = MaxPoolOptions::new(pool.kernel)
+                        .with_stride(pool.stride())
+                        .with_padding(pool.padding);
                     max_pool2d(value.into_float4()?, options).into()
                 }
-                StageOp::AvgPool(PoolSpec {
-                    kernel,
-                    stride,
-                    padding,
-                }) => {
-                    let options = AvgPoolOptions::new(*kernel)
-                        .with_stride(*stride)
-                        .with_padding(*padding)
+                StageOp::AvgPool(pool) => {
+                    let options = AvgPoolOptions::new(pool.kernel)
+                        .with_stride(pool.stride())
+                        .with_padding(pool.padding)
                         .with_count_include_pad(false);
                     avg_pool2d(value.into_float4()?, options).into()
                 }
-                StageOp::ZeroPad(padding) => zero_pad(value.into_float4()?, *padding).into(),
                 StageOp::Relu
                 | StageOp::Gelu
                 | StageOp::Tanh
@@ -288,15 +278,6 @@ fn add(skip: Value, value: Value) -> Result<Value, ValueError> {
         Value::Float3(tensor) => (skip.into_float3()? + tensor).into(),
         other => (skip.into_float4()? + other.into_float4()?).into(),
     })
-}
-
-/// burn's own padding is f32 for any tensor type.
-fn zero_pad(tensor: Tensor<4>, [top, bottom, left, right]: [usize; 4]) -> Tensor<4> {
-    let [batch, channels, rows, columns] = tensor.dims();
-    let padded = [batch, channels, top + rows + bottom, left + columns + right];
-    let inside = [0..batch, 0..channels, top..top + rows, left..left + columns];
-    let options = (&tensor.device(), tensor.dtype());
-    Tensor::zeros(padded, options).slice_assign(inside, tensor)
 }
 
 /// Modules that take floats of any rank.

@@ -129,9 +129,7 @@ mod tests {
             LayerSpec::Flatten,
             LayerSpec::Dropout { p: 0.0 },
             LayerSpec::Linear { out: 2, bias: true },
-            LayerSpec::Residual {
-                layers: vec![LayerSpec::Flatten, LayerSpec::Relu],
-            },
+            LayerSpec::Residual(vec![LayerSpec::Flatten, LayerSpec::Relu]),
         ];
         assert_eq!(
             stages(SampleShape::float([2, 3]), layers),

@@ -30,7 +30,7 @@ pub(crate) struct Built {
 impl Built {
     pub(crate) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
         check_update(job.settings)?;
-        check_loss_chunks(job.settings, job.model)?;
+        check_loss_chunks(job.settings, job.model, job.train.target())?;
         let shape = job.model.infer()?;
         check_buffers(job)?;
         let stages = ModelStages::new(job.model, &shape);

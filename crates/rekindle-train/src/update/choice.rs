@@ -1,21 +1,20 @@
 //! When a training updates its parameters, as settings ask for it.
 
-use std::{fmt, str::FromStr};
-
 use rekindle::record::Update;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// When a training updates its parameters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum UpdateChoice {
-    /// After the backward pass; in it where a budget is not met otherwise, and where a plan is faster so and nothing is
-    /// lost by it: see [`Updates`](super::Updates).
+    /// After the backward pass; in it where a budget is not met otherwise, and with `on_nonfinite = "continue"` also where
+    /// that is faster.
     #[default]
     Auto,
-    /// [`Update::After`].
+    /// After the backward pass.
     After,
-    /// [`Update::InBackward`].
+    /// In the backward pass, each parameter as soon as its gradient is complete.
     InBackward,
 }
 
@@ -36,28 +35,6 @@ impl From<Update> for UpdateChoice {
         match update {
             Update::After => Self::After,
             Update::InBackward => Self::InBackward,
-        }
-    }
-}
-
-impl fmt::Display for UpdateChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.fixed() {
-            Some(update) => update.fmt(f),
-            None => f.pad("auto"),
-        }
-    }
-}
-
-impl FromStr for UpdateChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            _ => text.parse().map(Update::into).map_err(|_| {
-                format!("unknown update `{text}`: expected auto, after or in-backward")
-            }),
         }
     }
 }

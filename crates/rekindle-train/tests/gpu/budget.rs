@@ -4,15 +4,12 @@ use std::ops::ControlFlow;
 
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
-    data::{
-        open,
-        settings::{DataSettings, Source, SyntheticTarget},
-    },
+    data::{TargetKind, open, settings::Source},
     device::{DeviceId, DeviceInfo, probe},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{RunRecord, StepRecord},
     session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
-    settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    settings::{OptimizerKind, TrainSettings},
 };
 
 const WIDTH: usize = 256;
@@ -104,27 +101,21 @@ fn train(
         input: SampleShape::float([WIDTH]),
         layers,
     };
-    let data = DataSettings {
-        source: Source::Synthetic {
-            shape: vec![WIDTH],
-            vocab: None,
-            target: SyntheticTarget::Regression { values: WIDTH },
-            samples: 1024,
-            seed: 1,
-        },
-        eval_split: 0.0,
+    let data = Source::Synthetic {
+        shape: vec![WIDTH],
+        vocab: None,
+        target: TargetKind::Values(WIDTH),
+        samples: 1024,
+        seed: 1,
     };
-    let data = open(&data, 1).unwrap();
+    let data = open(&data, 0.0, 1).unwrap();
     let settings = TrainSettings {
         steps,
         batch: BATCH,
         seed: 1,
-        loss: LossKind::MeanSquaredError,
-        optimizer: OptimizerSettings::Sgd {
-            momentum: 0.9,
-            weight_decay: 0.0,
-        },
-        learning_rate: LearningRate::Constant { rate: 1e-2 },
+        optimizer: OptimizerKind::Sgd,
+        momentum: 0.9,
+        learning_rate: Some(1e-2),
         update: rekindle_train::update::UpdateChoice::After,
         ..TrainSettings::default()
     };

@@ -6,15 +6,12 @@ use burn::tensor::{Device, Tensor};
 use rekindle::Dtype;
 use rekindle_plan::{Bytes, Request};
 use rekindle_train::{
-    data::{
-        open as open_data,
-        settings::{DataSettings, Source, SyntheticTarget},
-    },
+    data::{TargetKind, open as open_data, settings::Source},
     device::{DeviceId, DeviceInfo, open, probe},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{MemoryGrowth, RunRecord, StepRecord},
     session::{Job, MemoryNow, Observer, ScheduleRequest, run},
-    settings::{LearningRate, LossKind, OptimizerSettings, TrainSettings},
+    settings::{OptimizerKind, TrainSettings},
 };
 
 const WIDTH: usize = 64;
@@ -80,28 +77,22 @@ fn train(
             bias: true,
         }],
     };
-    let data = DataSettings {
-        source: Source::Synthetic {
-            shape: vec![WIDTH],
-            vocab: None,
-            target: SyntheticTarget::Regression { values: WIDTH },
-            samples: 2 * BATCH,
-            seed: 1,
-        },
-        eval_split: 0.0,
+    let data = Source::Synthetic {
+        shape: vec![WIDTH],
+        vocab: None,
+        target: TargetKind::Values(WIDTH),
+        samples: 2 * BATCH,
+        seed: 1,
     };
-    let data = open_data(&data, 1).expect("data");
+    let data = open_data(&data, 0.0, 1).expect("data");
     let settings = TrainSettings {
         update: rekindle_train::update::UpdateChoice::After,
         steps,
         batch: BATCH,
         seed: 1,
-        loss: LossKind::MeanSquaredError,
-        optimizer: OptimizerSettings::Sgd {
-            momentum: 0.9,
-            weight_decay: 0.0,
-        },
-        learning_rate: LearningRate::Constant { rate: 1e-2 },
+        optimizer: OptimizerKind::Sgd,
+        momentum: 0.9,
+        learning_rate: Some(1e-2),
         ..TrainSettings::default()
     };
     let request = ScheduleRequest::Plan(Request::default());

@@ -6,7 +6,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::StepRecord,
     session::{Job, ScheduleRequest, run},
-    settings::{OptimizerSettings, TrainSettings},
+    settings::{OptimizerKind, TrainSettings},
 };
 
 use crate::jobs::{Steps, classifier, vectors};
@@ -33,10 +33,7 @@ fn train(accumulate: usize, segments: usize) -> Vec<StepRecord> {
         ],
     };
     let data = vectors(WIDTH, WIDTH, 40);
-    let momentum = OptimizerSettings::Sgd {
-        momentum: 0.9,
-        weight_decay: 0.0,
-    };
+    let momentum = (OptimizerKind::Sgd, 0.9, 0.0);
     let settings = TrainSettings {
         accumulate,
         ..classifier(5, BATCH, momentum)

@@ -5,16 +5,15 @@ use rekindle::record::Kernels;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     Estimated,
-    data::{
-        open,
-        settings::{DataSettings, Source, SyntheticTarget},
-    },
+    data::{TargetKind, open, settings::Source},
     device::DeviceId,
     kernels,
     model::spec::{LayerSpec, ModelSpec, Padding, PoolSpec},
     session::{Job, MeasuredStep, ScheduleRequest, measure},
-    settings::{LearningRate, OptimizerSettings, TrainSettings},
+    settings::{OptimizerKind, TrainSettings},
 };
+
+use crate::jobs::Optimizer;
 
 /// Share of a step's measured peak, fixed bytes apart, by which the estimate may miss it.
 const TOLERANCE: f64 = 0.05;
@@ -31,7 +30,7 @@ struct Case {
     shape: Vec<usize>,
     vocab: Option<usize>,
     layers: Vec<LayerSpec>,
-    optimizer: OptimizerSettings,
+    optimizer: Optimizer,
 }
 
 fn linear(out: usize) -> LayerSpec {
@@ -46,7 +45,7 @@ fn repeated(times: usize, layers: &[LayerSpec]) -> Vec<LayerSpec> {
 /// The stack of linear blocks, the normalised convolutions, and the tokens that the shipped configs are made of.
 fn cases() -> Vec<Case> {
     let layer_norm = || LayerSpec::LayerNorm { epsilon: 1e-5 };
-    let residual = |layers| LayerSpec::Residual { layers };
+    let residual = |layers| LayerSpec::Residual(layers);
     let conv = |out| LayerSpec::Conv2d {
         out,
         kernel: [3, 3],
@@ -56,22 +55,15 @@ fn cases() -> Vec<Case> {
     };
     let pool = LayerSpec::MaxPool2d(PoolSpec {
         kernel: [2, 2],
-        stride: [2, 2],
+        stride: Some([2, 2]),
         padding: [0, 0],
     });
     let batch_norm = LayerSpec::BatchNorm {
         epsilon: 1e-5,
         momentum: 0.1,
     };
-    let adam = OptimizerSettings::Adam {
-        betas: [0.9, 0.999],
-        epsilon: 1e-8,
-        weight_decay: 0.0,
-    };
-    let sgd = OptimizerSettings::Sgd {
-        momentum: 0.9,
-        weight_decay: 0.0,
-    };
+    let adam = (OptimizerKind::Adam, 0.0, 0.0);
+    let sgd = (OptimizerKind::Sgd, 0.9, 0.0);
     let block = residual(vec![layer_norm(), linear(128), LayerSpec::Gelu]);
     let images = residual(vec![conv(8), batch_norm, LayerSpec::Relu]);
     let rows = residual(vec![layer_norm(), linear(64), LayerSpec::Tanh, linear(32)]);
@@ -135,7 +127,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
     let source = Source::Synthetic {
         shape: case.shape.clone(),
         vocab: case.vocab,
-        target: SyntheticTarget::Classes { classes: 10 },
+        target: TargetKind::Classes(10),
         samples: 512,
         seed: 0,
     };
@@ -144,16 +136,13 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         layers: case.layers.clone(),
     };
     let target = source.target();
-    let data = DataSettings {
-        source,
-        eval_split: 0.0,
-    };
-    let split = open(&data, 0).unwrap();
+    let split = open(&source, 0.0, 0).unwrap();
     let settings = TrainSettings {
         steps: 1,
         batch: 256,
-        optimizer: case.optimizer,
-        learning_rate: LearningRate::Constant { rate: 1e-3 },
+        optimizer: case.optimizer.0,
+        momentum: case.optimizer.1,
+        learning_rate: Some(1e-3),
         update: rekindle_train::update::UpdateChoice::After,
         ..TrainSettings::default()
     };

@@ -5,13 +5,10 @@ use std::{fs, path::Path};
 use proptest::prelude::*;
 use rekindle_plan::Request;
 use rekindle_train::{
-    data::{
-        idx, open,
-        settings::{DataSettings, Source},
-    },
+    data::{idx, open, settings::Source},
     record::RunRecord,
     session::{Job, ScheduleRequest, run},
-    settings::OptimizerSettings,
+    settings::OptimizerKind,
 };
 use tempfile::TempDir;
 
@@ -45,10 +42,7 @@ fn record() -> Vec<u8> {
         input: rekindle_train::model::spec::SampleShape::float([6]),
         layers: vec![rekindle_train::model::spec::LayerSpec::Linear { out: 3, bias: true }],
     };
-    let sgd = OptimizerSettings::Sgd {
-        momentum: 0.0,
-        weight_decay: 0.0,
-    };
+    let sgd = (OptimizerKind::Sgd, 0.0, 0.0);
     let settings = jobs::classifier(2, 4, sgd);
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job::new(&model, &*data.train, &settings, schedule);
@@ -78,11 +72,8 @@ proptest! {
             let path = folder.path().join(format!("data_batch_{batch}.bin"));
             write(&path, &edited(&records(), &edits));
         }
-        let settings = DataSettings {
-            source: Source::Cifar10 { folder: folder.path().into() },
-            eval_split: 0.0,
-        };
-        if let Ok(split) = open(&settings, 1) {
+        let source = Source::Cifar10 { folder: folder.path().into() };
+        if let Ok(split) = open(&source, 0.0, 1) {
             let last = split.train.len() - 1;
             prop_assert_eq!(split.train.batch(&[last]).targets.len(), 1);
         }

@@ -3,38 +3,41 @@
 use std::ops::ControlFlow;
 
 use rekindle_train::{
-    data::{
-        Split, open,
-        settings::{DataSettings, Source, SyntheticTarget},
-    },
+    data::{Split, TargetKind, open, settings::Source},
     record::StepRecord,
     session::{MemoryNow, Observer},
-    settings::{LearningRate, OptimizerSettings, TrainSettings},
+    settings::{OptimizerKind, TrainSettings},
 };
 
 /// So many random vectors of `width` numbers, with classes.
 pub fn vectors(width: usize, classes: usize, samples: usize) -> Split {
-    let settings = DataSettings {
-        source: Source::Synthetic {
-            shape: vec![width],
-            vocab: None,
-            target: SyntheticTarget::Classes { classes },
-            samples,
-            seed: 3,
-        },
-        eval_split: 0.0,
+    let source = Source::Synthetic {
+        shape: vec![width],
+        vocab: None,
+        target: TargetKind::Classes(classes),
+        samples,
+        seed: 3,
     };
-    open(&settings, 1).expect("synthetic data")
+    open(&source, 0.0, 1).expect("synthetic data")
 }
 
+/// An optimizer, its momentum and its weight decay.
+pub type Optimizer = (OptimizerKind, f64, f64);
+
 /// A classifier's settings, at a rate that never changes.
-pub fn classifier(steps: usize, batch: usize, optimizer: OptimizerSettings) -> TrainSettings {
+pub fn classifier(
+    steps: usize,
+    batch: usize,
+    (optimizer, momentum, weight_decay): Optimizer,
+) -> TrainSettings {
     TrainSettings {
         steps,
         batch,
         seed: 5,
         optimizer,
-        learning_rate: LearningRate::Constant { rate: 0.1 },
+        momentum,
+        weight_decay: Some(weight_decay),
+        learning_rate: Some(0.1),
         update: rekindle_train::update::UpdateChoice::After,
         ..TrainSettings::default()
     }

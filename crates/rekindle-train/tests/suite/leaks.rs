@@ -14,7 +14,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::StepRecord,
     session::{Job, MemoryNow, Observer, ScheduleRequest, run},
-    settings::{LearningRate, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{OnNonFinite, OptimizerKind, TrainSettings},
 };
 
 use crate::{
@@ -93,13 +93,10 @@ fn steps_that_are_skipped_leave_nothing() {
         ],
     };
     let data = vectors(4, 3, 16);
-    let sgd = OptimizerSettings::Sgd {
-        momentum: 0.9,
-        weight_decay: 0.0,
-    };
+    let sgd = (OptimizerKind::Sgd, 0.9, 0.0);
     let settings = TrainSettings {
         on_nonfinite: OnNonFinite::Skip,
-        learning_rate: LearningRate::Constant { rate: 1e30 },
+        learning_rate: Some(1e30),
         ..classifier(WARM_UP + 300, 4, sgd)
     };
     let schedule = ScheduleRequest::Plan(Request::default());

@@ -6,7 +6,7 @@ use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     session::{Job, MeasuredStep, Planned, RunError, ScheduleRequest, measure},
-    settings::OptimizerSettings,
+    settings::OptimizerKind,
 };
 
 use crate::jobs::{classifier, vectors};
@@ -57,14 +57,7 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
     own_process!();
     let model = model();
     let data = vectors(WIDTH, WIDTH, 4_000);
-    let settings = classifier(
-        1,
-        4_000,
-        OptimizerSettings::Sgd {
-            momentum: 0.9,
-            weight_decay: 0.0,
-        },
-    );
+    let settings = classifier(1, 4_000, (OptimizerKind::Sgd, 0.9, 0.0));
     let plain = ScheduleRequest::Plan(Request::default());
     let job = Job {
         // The leanest program is measured: what measuring takes counts where it was done.

@@ -13,7 +13,7 @@ use rekindle_train::{
     record::{EvalRecord, MemoryGrowth, StepRecord},
     run_dir::{RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
     session::{Job, MemoryNow, Observer, ScheduleRequest, run},
-    settings::OptimizerSettings,
+    settings::OptimizerKind,
 };
 
 use crate::jobs::{classifier, vectors};
@@ -53,10 +53,7 @@ fn memory_does_not_grow_with_the_steps() {
         layers: vec![LayerSpec::Linear { out: 3, bias: true }],
     };
     let data = vectors(4, 3, 16);
-    let sgd = OptimizerSettings::Sgd {
-        momentum: 0.9,
-        weight_decay: 0.0,
-    };
+    let sgd = (OptimizerKind::Sgd, 0.9, 0.0);
     let mut settings = classifier(STEPS, 4, sgd);
     settings.eval_every = Some(10);
     let folder = tempfile::tempdir().expect("a folder");
@@ -144,10 +141,7 @@ fn a_run_says_that_its_data_is_kept() {
         each: EACH,
         held: Mutex::new(Vec::with_capacity(4 * STEPS)),
     };
-    let sgd = OptimizerSettings::Sgd {
-        momentum: 0.9,
-        weight_decay: 0.0,
-    };
+    let sgd = (OptimizerKind::Sgd, 0.9, 0.0);
     let settings = classifier(STEPS, 4, sgd);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run");
@@ -193,15 +187,8 @@ fn snapshots_stay_below_the_predicted_peak() {
         ],
     };
     let data = vectors(600, 3, 8);
-    let adam = OptimizerSettings::Adam {
-        betas: [0.9, 0.999],
-        epsilon: 1e-8,
-        weight_decay: 0.0,
-    };
-    let sgd = OptimizerSettings::Sgd {
-        momentum: 0.9,
-        weight_decay: 0.0,
-    };
+    let adam = (OptimizerKind::Adam, 0.0, 0.0);
+    let sgd = (OptimizerKind::Sgd, 0.9, 0.0);
     for optimizer in [adam, sgd] {
         let settings = classifier(4, 2, optimizer);
         let folder = tempfile::tempdir().expect("a folder");

@@ -11,7 +11,7 @@ use rekindle_train::{
         Dataset, Identity, Split, TargetKind,
         batch::{Batch, Inputs, Targets},
         open,
-        settings::{DataSettings, Source, SyntheticTarget},
+        settings::Source,
         text::Predict,
     },
     device::DeviceId,
@@ -19,19 +19,16 @@ use rekindle_train::{
     record::RunRecord,
     run_dir::{RunDir, SnapshotEvery, read_steps},
     session::{Job, RunError, ScheduleRequest, measure, run},
-    settings::{Clip, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{LossChunks, OnNonFinite, OptimizerKind, TrainSettings},
 };
 
 use crate::{
-    jobs::{Steps, classifier, vectors},
+    jobs::{Optimizer, Steps, classifier, vectors},
     nonfinite::Look,
     resume::{ADAM, conv_net, data, settings},
 };
 
-const SGD: OptimizerSettings = OptimizerSettings::Sgd {
-    momentum: 0.0,
-    weight_decay: 0.0,
-};
+const SGD: Optimizer = (OptimizerKind::Sgd, 0.0, 0.0);
 
 fn plain() -> ScheduleRequest {
     ScheduleRequest::Plan(Request {
@@ -146,20 +143,11 @@ fn a_scale_that_cannot_fall_leaves_the_step_to_on_nonfinite() {
     let source = Source::Synthetic {
         shape: vec![4],
         vocab: None,
-        target: SyntheticTarget::Regression { values: 1 },
+        target: TargetKind::Values(1),
         samples: 8,
         seed: 3,
     };
-    let data = Large(
-        open(
-            &DataSettings {
-                source,
-                eval_split: 0.0,
-            },
-            1,
-        )
-        .unwrap(),
-    );
+    let data = Large(open(&source, 0.0, 1).unwrap());
     let model = ModelSpec {
         input: SampleShape::float([4]),
         layers: vec![LayerSpec::Linear { out: 1, bias: true }],
@@ -167,7 +155,6 @@ fn a_scale_that_cannot_fall_leaves_the_step_to_on_nonfinite() {
     let ran = |on_nonfinite| {
         let settings = TrainSettings {
             dtype: Dtype::F16,
-            loss: LossKind::MeanSquaredError,
             on_nonfinite,
             ..classifier(FALLS + 3, 2, SGD)
         };
@@ -208,15 +195,12 @@ fn a_scale_that_cannot_fall_leaves_the_step_to_on_nonfinite() {
 /// Text of this repository, of which each byte of a window is predicted from those before it.
 fn text(window: usize) -> Split {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/data");
-    let settings = DataSettings {
-        source: Source::Text {
-            files: vec![folder.join("shakespeare.txt")],
-            window,
-            predict: Predict::Each,
-        },
-        eval_split: 0.0,
+    let source = Source::Text {
+        files: vec![folder.join("shakespeare.txt")],
+        window,
+        predict: Predict::Each,
     };
-    open(&settings, 1).unwrap()
+    open(&source, 0.0, 1).unwrap()
 }
 
 fn linear(out: usize) -> LayerSpec {
@@ -340,7 +324,7 @@ fn peaks_of_a_transformer_hold_master_weights() {
     own_process!();
     const DIM: usize = 64;
     let norm = || LayerSpec::LayerNorm { epsilon: 1e-5 };
-    let residual = |layers| LayerSpec::Residual { layers };
+    let residual = |layers| LayerSpec::Residual(layers);
     let attention = LayerSpec::Attention {
         heads: 2,
         causal: true,
@@ -364,7 +348,7 @@ fn peaks_of_a_transformer_hold_master_weights() {
     let settings = TrainSettings {
         dtype: Dtype::Bf16,
         loss_chunks: LossChunks::Auto,
-        clip: Some(Clip::GlobalNorm { max: 1.0 }),
+        clip_norm: Some(1.0),
         ..classifier(3, 16, ADAM)
     };
     peaks(&gpt, &text(64), &settings);

@@ -12,41 +12,26 @@ use rekindle::Dtype;
 use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     RunDirError, WeightsError,
-    data::{
-        Split,
-        error::Blame,
-        open,
-        settings::{DataSettings, Source, SyntheticTarget},
-        text::Predict,
-    },
+    data::{Split, TargetKind, error::Blame, open, settings::Source, text::Predict},
     device::DeviceId,
     model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
     record::{EvalRecord, RunRecord, StepRecord},
     run_dir::{Notice, RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
     session::{Job, MemoryNow, Observer, Planned, RunError, ScheduleRequest, run},
-    settings::{Clip, LearningRate, OnNonFinite, OptimizerSettings, TrainSettings},
+    settings::{OnNonFinite, OptimizerKind, RateSchedule, TrainSettings},
 };
 use serde::de::DeserializeOwned;
+
+use crate::jobs::Optimizer;
 
 const CLASSES: usize = 5;
 const SAMPLES: usize = 40;
 const STEPS: usize = 6;
 const HALF: usize = 3;
 
-pub const ADAM: OptimizerSettings = OptimizerSettings::Adam {
-    betas: [0.9, 0.999],
-    epsilon: 1e-8,
-    weight_decay: 0.0,
-};
-const ADAM_W: OptimizerSettings = OptimizerSettings::AdamW {
-    betas: [0.9, 0.999],
-    epsilon: 1e-8,
-    weight_decay: 0.01,
-};
-const SGD: OptimizerSettings = OptimizerSettings::Sgd {
-    momentum: 0.9,
-    weight_decay: 1e-4,
-};
+pub const ADAM: Optimizer = (OptimizerKind::Adam, 0.0, 0.0);
+const ADAM_W: Optimizer = (OptimizerKind::AdamW, 0.0, 0.01);
+const SGD: Optimizer = (OptimizerKind::Sgd, 0.9, 1e-4);
 
 fn linear(out: usize) -> LayerSpec {
     LayerSpec::Linear { out, bias: true }
@@ -82,9 +67,7 @@ pub fn conv_net() -> ModelSpec {
     let block = [conv, norm, LayerSpec::Relu];
     let mut layers = block.to_vec();
     layers.push(LayerSpec::Dropout { p: 0.25 });
-    layers.push(LayerSpec::Residual {
-        layers: block.to_vec(),
-    });
+    layers.push(LayerSpec::Residual(block.to_vec()));
     layers.extend(block);
     layers.extend([LayerSpec::Flatten, linear(CLASSES)]);
     ModelSpec {
@@ -97,33 +80,36 @@ pub fn data(model: &ModelSpec, source: Option<Source>) -> Split {
     let synthetic = Source::Synthetic {
         shape: model.input.dims.clone(),
         vocab: None,
-        target: SyntheticTarget::Classes { classes: CLASSES },
+        target: TargetKind::Classes(CLASSES),
         samples: SAMPLES,
         seed: 7,
     };
-    let settings = DataSettings {
-        source: source.unwrap_or(synthetic),
-        eval_split: 0.3,
-    };
-    open(&settings, 1).unwrap()
+    open(&source.unwrap_or(synthetic), 0.3, 1).unwrap()
 }
 
-pub fn settings(optimizer: OptimizerSettings) -> TrainSettings {
+pub fn settings((optimizer, momentum, weight_decay): Optimizer) -> TrainSettings {
     TrainSettings {
         steps: STEPS,
         batch: 4,
         seed: 11,
         optimizer,
-        learning_rate: LearningRate::WarmupCosine {
-            rate: 0.01,
-            warmup_steps: 2,
-            final_rate: 0.001,
-        },
+        momentum,
+        weight_decay: Some(weight_decay),
+        learning_rate: Some(0.01),
+        schedule: RateSchedule::WarmupCosine,
+        warmup_steps: Some(2),
+        final_rate: 0.001,
         update: rekindle_train::update::UpdateChoice::After,
-        clip: Some(Clip::GlobalNorm { max: 1.0 }),
+        clip_norm: Some(1.0),
         eval_every: Some(2),
         ..TrainSettings::default()
     }
+}
+
+/// Makes the learning rate the same at every step.
+fn constant(settings: &mut TrainSettings, rate: f64) {
+    settings.learning_rate = Some(rate);
+    settings.schedule = RateSchedule::Constant;
 }
 
 /// Does something after a step, and may stop the run there. Keeps what it is told.
@@ -176,7 +162,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(model: ModelSpec, optimizer: OptimizerSettings) -> Self {
+    fn new(model: ModelSpec, optimizer: Optimizer) -> Self {
         Self {
             model,
             settings: settings(optimizer),
@@ -435,7 +421,7 @@ fn the_plan_of_a_resumed_run_is_for_the_step_after_its_snapshot() {
 fn more_steps_can_be_asked_for_at_a_constant_rate() {
     own_process!();
     let mut case = Case::new(conv_net(), ADAM);
-    case.settings.learning_rate = LearningRate::Constant { rate: 0.01 };
+    constant(&mut case.settings, 0.01);
     case.settings.eval_every = None;
     let longer = computed(&case.run(None, go_on).unwrap());
 
@@ -666,23 +652,23 @@ fn what_must_not_change_is_named_with_both_values() {
         r#"dtype "f32" "f16""#
     );
     assert_eq!(
-        refused(|case| case.settings.optimizer = SGD),
-        r#"optimizer.type "adam" "sgd""#
+        refused(|case| case.settings.optimizer = SGD.0),
+        r#"optimizer "adam" "sgd""#
     );
     assert_eq!(
-        refused(|case| case.settings.learning_rate = LearningRate::Constant { rate: 0.01 }),
-        r#"learning_rate.type "warmup_cosine" "constant""#
+        refused(|case| constant(&mut case.settings, 0.01)),
+        r#"schedule "warmup-cosine" "constant""#
     );
     assert_eq!(refused(|case| case.settings.steps = 8), "steps 6 8");
     assert_eq!(
         refused(|case| case.model.layers[3] = linear(17)),
-        "model.layers[3].out 16 17"
+        "model.layers[3].linear.out 16 17"
     );
     let other_seed = |case: &mut Case| {
         case.source = Some(Source::Synthetic {
             shape: vec![12],
             vocab: None,
-            target: SyntheticTarget::Classes { classes: CLASSES },
+            target: TargetKind::Classes(CLASSES),
             samples: SAMPLES,
             seed: 8,
         });
@@ -690,7 +676,7 @@ fn what_must_not_change_is_named_with_both_values() {
     assert_eq!(refused(other_seed), "data.seed 7 8");
     assert_eq!(
         refused(|case| case.settings.sync_batch_norm = true),
-        "sync_batch_norm not set true"
+        "sync_batch_norm false true"
     );
 
     // One that was to stop may skip, which `nonfinite` shows.
@@ -708,15 +694,15 @@ fn what_must_not_change_is_named_with_both_values() {
         assert!(error.contains(&says), "{error}");
     }
 
-    let constant = |steps| {
+    let unscheduled = |steps| {
         let mut case = Case::new(mlp(), ADAM);
-        case.settings.learning_rate = LearningRate::Constant { rate: 0.01 };
+        constant(&mut case.settings, 0.01);
         case.settings.steps = steps;
         case
     };
     let path = folder.path().join("constant");
-    half_a_run(&constant(STEPS), &path);
-    let error = constant(2).refused(RunDir::Resume(path.clone()));
+    half_a_run(&unscheduled(STEPS), &path);
+    let error = unscheduled(2).refused(RunDir::Resume(path.clone()));
     assert_eq!(
         error.to_string(),
         format!(
@@ -834,7 +820,7 @@ fn the_newest_snapshots_and_the_best_are_kept() {
     case.settings.steps = 30;
     case.settings.eval_every = Some(1);
     // It gets worse from some step on.
-    case.settings.learning_rate = LearningRate::Constant { rate: 0.3 };
+    constant(&mut case.settings, 0.3);
     case.keep_snapshots = 3;
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
@@ -954,7 +940,7 @@ fn weights_go_out_and_in_again() {
     let frozen = |model: ModelSpec| {
         let mut case = Case::new(model, SGD);
         case.settings.dtype = Dtype::Bf16;
-        case.settings.learning_rate = LearningRate::Constant { rate: 0.0 };
+        constant(&mut case.settings, 0.0);
         case.weights = Some(weights.clone());
         case
     };
@@ -1019,7 +1005,7 @@ fn still(mut model: ModelSpec) -> ModelSpec {
         for layer in layers {
             match layer {
                 LayerSpec::BatchNorm { momentum, .. } => *momentum = 0.0,
-                LayerSpec::Residual { layers } => each(layers),
+                LayerSpec::Residual(layers) => each(layers),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@ use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     session::{Job, Observer, ScheduleRequest, run},
-    settings::OptimizerSettings,
+    settings::OptimizerKind,
     timeline::Pass,
     tracker::TrackedPass,
 };
@@ -49,7 +49,7 @@ fn each_pass_names_the_tensors_that_its_layers_make_and_free() {
         layers: vec![linear(HIDDEN), linear(OUTPUT)],
     };
     let data = vectors(INPUT, OUTPUT, 100);
-    let adam = OptimizerSettings::Adam {
+    let adam = OptimizerKind::Adam {
         betas: [0.9, 0.999],
         epsilon: 1e-5,
         weight_decay: 0.0,

@@ -96,9 +96,7 @@ fn mixed() -> ModelSpec {
             shape: vec![1, 6, 5],
         },
         conv,
-        LayerSpec::Residual {
-            layers: vec![LayerSpec::Residual { layers: inner }],
-        },
+        LayerSpec::Residual(vec![LayerSpec::Residual(inner)]),
         LayerSpec::Flatten,
         LayerSpec::Linear {
             out: 3,

@@ -2,22 +2,29 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn read(list: Value) -> Result<Vec<LayerSpec>, serde_json::Error> {
-    unfolded_layers(list)
+fn read(list: Value) -> Vec<LayerSpec> {
+    serde_json::from_value(list).expect("a list of layers")
+}
+
+fn unfolded(list: Value) -> Result<Vec<LayerSpec>, String> {
+    let mut layers = Vec::new();
+    let mut written = read(list).into_iter();
+    written.try_for_each(|layer| layer.unfold(&mut layers))?;
+    Ok(layers)
 }
 
 #[test]
-fn names_and_groups_unfold() {
-    let layers = read(json!([
+fn groups_unfold_and_layers_are_written_as_they_are_read() {
+    let layers = unfolded(json!([
         "relu",
-        { "repeat": 2, "layers": ["tanh", { "type": "linear", "out": 3 }] },
-        { "repeat": 2, "type": "residual", "layers": [{ "repeat": 2, "layers": ["gelu"] }] },
+        { "repeat": { "times": 2, "layers": ["tanh", { "linear": { "out": 3 } }] } },
+        { "repeat": { "times": 2, "layers": [
+            { "residual": [{ "repeat": { "times": 2, "layers": ["gelu"] } }] },
+        ] } },
     ]))
     .expect("a list");
     let linear = LayerSpec::Linear { out: 3, bias: true };
-    let residual = LayerSpec::Residual {
-        layers: vec![LayerSpec::Gelu; 2],
-    };
+    let residual = LayerSpec::Residual(vec![LayerSpec::Gelu; 2]);
     assert_eq!(
         layers,
         [
@@ -30,19 +37,44 @@ fn names_and_groups_unfold() {
             residual,
         ]
     );
-    // What is written is read again.
     let written = serde_json::to_value(&layers).expect("JSON");
-    assert_eq!(read(written).expect("a list"), layers);
+    assert_eq!(read(written), layers);
+}
+
+#[test]
+fn a_layer_without_required_keys_may_be_its_kind_alone() {
+    let alone = json!([
+        "layer_norm",
+        "batch_norm",
+        "dropout",
+        "unembedding",
+        "flatten"
+    ]);
+    let norm = LayerSpec::LayerNorm { epsilon: 1e-5 };
+    assert_eq!(read(alone)[0], norm);
+    assert_eq!(read(json!([{ "layer_norm": {} }])), [norm]);
+    let refused = |layer: Value| {
+        let refused = serde_json::from_value::<LayerSpec>(layer);
+        refused.expect_err("no layer").to_string()
+    };
+    assert_eq!(refused(json!("linear")), "missing field `out`");
+    assert!(refused(json!("liner")).starts_with("unknown variant `liner`"));
+    let two = refused(json!({ "linear": { "out": 3 }, "bias": false }));
+    assert!(two.contains("a table of one key"), "{two}");
 }
 
 #[test]
 fn no_list_unfolds_to_more_layers_than_planners_take() {
     let list = |times: usize| {
-        let residual = json!({ "repeat": 100, "type": "residual", "layers": ["relu"] });
-        json!([{ "repeat": times, "layers": [residual] }])
+        let residual = json!({ "residual": ["relu"] });
+        let many = json!({ "repeat": { "times": 100, "layers": [residual] } });
+        json!([{ "repeat": { "times": times, "layers": [many] } }])
     };
-    assert_eq!(read(list(100)).expect("a list").len(), 10_000);
-    let refused = read(list(101)).expect_err("20,200 layers").to_string();
+    assert_eq!(unfolded(list(100)).expect("a list").len(), 10_000);
+    let refused = unfolded(list(101)).expect_err("20,200 layers");
     assert!(refused.contains("at most 20000 layers"), "{refused}");
-    assert!(read(json!([{ "repeat": u64::MAX, "type": "relu" }])).is_err());
+    let group = |times: u64| json!([{ "repeat": { "times": times, "layers": ["relu"] } }]);
+    assert!(unfolded(group(u64::MAX)).is_err());
+    let refused = unfolded(group(0)).expect_err("no turn");
+    assert_eq!(refused, "`times` must be at least 1");
 }
