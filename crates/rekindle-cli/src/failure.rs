@@ -8,9 +8,10 @@ use miette::{Report, miette};
 use rekindle::{record::RecordError, reduce::ReduceError};
 use rekindle_plan::{Bytes, PlanError, Planner};
 use rekindle_train::{
-    RunDirError, TrainError, WeightsError,
-    data::{DataError, error::Blame},
+    FileError, TrainError,
+    data::DataError,
     device::{DeviceError, device_fault, innermost_cause, refused_kernel, tile_too_large},
+    file_error::Blame,
     session::RunError,
     shortage::speaks_of_memory,
 };
@@ -120,8 +121,8 @@ impl From<PlanError> for Failure {
     }
 }
 
-impl From<RunDirError> for Failure {
-    fn from(error: RunDirError) -> Self {
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
         Self::coded(blamed(error.blame()), error)
     }
 }
@@ -277,9 +278,8 @@ impl From<RunError> for Failure {
             | RunError::Update(_)
             | RunError::LossChunks(_)
             | RunError::Ranks(_) => Self::usage(error),
-            RunError::RunDir(error) => error.into(),
-            RunError::Weights(WeightsError::Refused { path, source }) => Self::file(&path, &source),
-            RunError::Weights(_) => Self::usage(error),
+            RunError::File(error) => error.into(),
+            RunError::Finished { .. } => Self::usage(error),
             RunError::Train(TrainError::Recorded(error)) | RunError::Recorded(error) => {
                 error.into()
             }

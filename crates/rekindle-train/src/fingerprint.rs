@@ -3,65 +3,16 @@
 //! The schedule, the budget and the device are not included, because they never change what is computed. Also excluded
 //! are the frequency of evaluations and, if the learning rate is constant, the number of steps.
 
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::{
-    loss_scale::LossScale,
-    settings::{
-        Clip, LearningRate, LossChunks, LossKind, OnNonFinite, OptimizerSettings, TrainSettings,
-    },
-};
+use super::settings::{OnNonFinite, TrainSettings};
 use crate::{
-    data::{Dataset, Identity, TargetKind},
-    model::spec::{ModelSpec, SampleShape},
+    data::{Dataset, TargetKind},
+    model::spec::ModelSpec,
 };
-use rekindle::dtype::Dtype;
 
-#[derive(Serialize)]
-struct Fields<'a> {
-    batch: usize,
-    /// Only where the batch is run in parts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    accumulate: Option<usize>,
-    seed: u64,
-    dtype: Dtype,
-    /// Only where there are such.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    master_weights: Option<bool>,
-    /// Only where the loss is scaled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss_scale: Option<LossScale>,
-    loss: LossKind,
-    /// Only where the loss runs in chunks, which rounds its sums in another way.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss_chunks: Option<LossChunks>,
-    optimizer: OptimizerSettings,
-    learning_rate: LearningRate,
-    clip: Option<Clip>,
-    /// Only where batch normalisation takes the samples of all ranks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sync_batch_norm: Option<bool>,
-    /// Only where the run goes on after steps that are not finite.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    on_nonfinite: Option<OnNonFinite>,
-    /// Only where the learning rate of each step depends on it.
-    steps: Option<usize>,
-    data: Data,
-    model: &'a ModelSpec,
-}
-
-#[derive(Serialize)]
-struct Data {
-    samples: usize,
-    sample: SampleShape,
-    classes: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_classes: Option<usize>,
-    values: Option<usize>,
-    #[serde(flatten)]
-    identity: Identity,
-}
+/// Settings that do not change what a step computes; of the number of steps only learning rates may depend.
+const FREE: [&str; 4] = ["steps", "eval_every", "update", "optimizer_state"];
 
 /// The fingerprint as JSON text: it determines what a run computes.
 pub(super) fn fingerprint(
@@ -69,42 +20,33 @@ pub(super) fn fingerprint(
     settings: &TrainSettings,
     data: &dyn Dataset,
 ) -> String {
-    let (classes, token_classes, values) = match data.target() {
-        TargetKind::Classes(classes) => (Some(classes), None, None),
-        TargetKind::TokenClasses(classes) => (None, Some(classes), None),
-        TargetKind::Values(values) => (None, None, Some(values)),
+    let mut fields = object(json!(settings));
+    fields.retain(|name, _| !FREE.contains(&name.as_str()));
+    if settings.learning_rate.depends_on_steps() {
+        fields.insert("steps".to_owned(), json!(settings.steps));
+    }
+    let mut about = object(json!(data.identity()));
+    let target = match data.target() {
+        TargetKind::Classes(classes) => ("classes", classes),
+        TargetKind::TokenClasses(classes) => ("token_classes", classes),
+        TargetKind::Values(values) => ("values", values),
     };
-    let fields = Fields {
-        batch: settings.batch,
-        accumulate: (settings.accumulate > 1).then_some(settings.accumulate),
-        seed: settings.seed,
-        dtype: settings.dtype,
-        master_weights: settings.keeps_master_weights().then_some(true),
-        loss_scale: Some(settings.loss_scale()).filter(|scale| *scale != LossScale::None),
-        loss: settings.loss,
-        loss_chunks: (settings.loss_chunks != LossChunks::Whole).then_some(settings.loss_chunks),
-        optimizer: settings.optimizer,
-        learning_rate: settings.learning_rate,
-        clip: settings.clip,
-        sync_batch_norm: settings.sync_batch_norm.then_some(true),
-        on_nonfinite: Some(settings.on_nonfinite).filter(|choice| *choice != OnNonFinite::Stop),
-        steps: settings
-            .learning_rate
-            .depends_on_steps()
-            .then_some(settings.steps),
-        data: Data {
-            samples: data.len(),
-            sample: data.sample_shape(),
-            classes,
-            token_classes,
-            values,
-            identity: data.identity(),
-        },
-        model,
-    };
-    match serde_json::to_string(&fields) {
-        Ok(text) => text,
-        Err(error) => unreachable!("plain fields have a JSON form: {error}"),
+    about.extend([
+        (target.0.to_owned(), json!(target.1)),
+        ("samples".to_owned(), json!(data.len())),
+        ("sample".to_owned(), json!(data.sample_shape())),
+    ]);
+    fields.extend([
+        ("data".to_owned(), Value::Object(about)),
+        ("model".to_owned(), json!(model)),
+    ]);
+    Value::Object(fields).to_string()
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
     }
 }
 
@@ -124,11 +66,12 @@ pub(super) fn first_difference(
 ) -> serde_json::Result<Option<Difference>> {
     let recorded: Value = serde_json::from_str(recorded)?;
     let mut wanted: Value = serde_json::from_str(wanted)?;
-    // A run that stops at the first step that is not finite has none, and continues with any choice.
-    if recorded.get("on_nonfinite").is_none()
-        && let Some(fields) = wanted.as_object_mut()
+    // A run that stops at the first step that is not finite has had none, and continues with any choice.
+    let key = "on_nonfinite";
+    if recorded.get(key) == Some(&json!(OnNonFinite::Stop))
+        && let Some(own) = wanted.get_mut(key)
     {
-        fields.remove("on_nonfinite");
+        *own = json!(OnNonFinite::Stop);
     }
     Ok(compare("", &recorded, &wanted))
 }
@@ -149,7 +92,7 @@ fn compare(path: &str, recorded: &Value, wanted: &Value) -> Option<Difference> {
             let dot = if path.is_empty() { "" } else { "." };
             let added = other.keys().filter(|key| !one.contains_key(*key));
             one.keys().chain(added).find_map(|key| {
-                let side = |object: &serde_json::Map<_, _>| -> Value {
+                let side = |object: &Map<_, _>| -> Value {
                     object.get(key).cloned().unwrap_or(Value::Null)
                 };
                 compare(&format!("{path}{dot}{key}"), &side(one), &side(other))

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
 use crate::{
-    RunDirError, TrainError, model::stage::Stage, record::RankRecord, session::RunError,
+    FileError, TrainError, model::stage::Stage, record::RankRecord, session::RunError,
     settings::TrainSettings, snapshot::Snapshot,
 };
 pub use refused::RanksRefused;
@@ -255,7 +255,7 @@ impl Ranks {
         let there = self.said_by_first(own.is_some())?;
         match own {
             Some(own) => {
-                let refused = || RunDirError::refused(own.path(), "read");
+                let refused = || FileError::refused(own.path(), "read");
                 let mut file = File::open(own.path()).map_err(refused())?;
                 loop {
                     let mut piece = Vec::with_capacity(PIECE);
@@ -278,7 +278,7 @@ impl Ranks {
                     file = file.and_then(|mut file| file.write_all(&piece).map(|()| file));
                 }
                 let folder = std::env::temp_dir();
-                let file = file.map_err(RunDirError::refused(&folder, "written"))?;
+                let file = file.map_err(FileError::refused(&folder, "written"))?;
                 Ok(Some(Snapshot::open(file.path())?))
             }
         }

@@ -34,6 +34,9 @@ const WRITER_BYTES: u64 = 12 << 10;
 /// Memory per parameter when the model is written: handles in the copy, its name, and its line in a header.
 const HANDLE_BYTES: u64 = 2 << 10;
 
+/// What a thread and its channels hold besides its batch.
+const THREAD_BYTES: Bytes = Bytes(4 << 10);
+
 /// The peak until now: on the CPU measuring, recording and planning count too, and take more than the step of a tiny
 /// model.
 pub(super) fn peak_until_now(meter: &dyn Meter) -> Bytes {
@@ -66,6 +69,11 @@ impl Built {
         // The indices of a step's samples, and the sum of gradients of earlier parts, which is kept while the next part
         // runs.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
+        // The next batch is built while a step runs; on a device of its own memory the host's is not counted.
+        let next = match meter.read().reserved_bytes {
+            None => job.train.batch_bytes(job.micro_batch()) + THREAD_BYTES,
+            Some(_) => Bytes::ZERO,
+        };
         let accumulated = settings.accumulated_bytes(self.shape.param_count());
         let optimizer = AnyOptimizer::new(settings);
         let recorded = record(&self.model, &batch, loss).and_then(|recorded| {
@@ -95,7 +103,7 @@ impl Built {
             // Only this thread of the program uses a device.
             .with_dry_runs()
             .with_comparison(Comparison::Never)
-            .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
+            .with_held(accumulated + samples + next + Statistics::of(&self.model).bytes())
             .with_held_between(self.saving_bytes(job, meter))
             .with_planner(job.planner)
             .measured(measured_within, job.free, wanted, &mut |done, of| {

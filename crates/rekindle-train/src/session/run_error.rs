@@ -1,5 +1,7 @@
 //! Errors of a run.
 
+use std::path::PathBuf;
+
 use rekindle_plan::{Bytes, PlanError};
 use thiserror::Error;
 
@@ -8,13 +10,12 @@ use crate::{
     chunks::LossChunksRefused,
     data::DataError,
     device::DeviceError,
+    file_error::FileError,
     model::{build::BuildError, shape_error::ShapeError},
     nonfinite::NonFinite,
     ranks::RanksRefused,
-    run_dir_error::RunDirError,
     train_error::{TrainError, of_another_rank, of_network},
     update::UpdateRefused,
-    weights::WeightsError,
 };
 use rekindle::record::RecordError;
 
@@ -102,12 +103,17 @@ pub enum RunError {
     /// The device cannot be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The run's folder cannot be used.
+    /// The run's folder, or the weights to start from, cannot be used.
     #[error(transparent)]
-    RunDir(#[from] RunDirError),
-    /// The weights to start from cannot be used.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
+    File(#[from] FileError),
+    /// The run has done all requested steps; its record has the results.
+    #[error("{}: all {steps} steps are done: ask for more to continue", path.display())]
+    Finished {
+        /// The run's folder.
+        path: PathBuf,
+        /// Steps asked for.
+        steps: usize,
+    },
     /// Several ranks cannot share the job.
     #[error(transparent)]
     Ranks(#[from] RanksRefused),

@@ -9,15 +9,14 @@ use super::{
     reserve,
 };
 use crate::{
-    RunDirError,
     device::{DeviceId, OpenDevice},
     fingerprint::fingerprint,
     model::tie::tie,
     run_dir::{Locked, Notice, RunDir, RunFiles},
     snapshot::Snapshot,
     step_times::StepTimes,
+    tensors::Tensors,
     trainer::Trainer,
-    weights,
 };
 
 impl<'a> Session<'a> {
@@ -47,7 +46,9 @@ impl<'a> Session<'a> {
             if let Some(snapshot) = &mut snapshot {
                 built.model = snapshot.restore(built.model)?;
             } else if let Some(path) = &job.weights {
-                built.model = weights::read(built.model, path)?;
+                let mut weights = Tensors::open(path)?;
+                weights.check_all_used(&built.model)?;
+                built.model = weights.restore(built.model)?;
             }
             Ok(built)
         });
@@ -163,11 +164,10 @@ fn open_run_dir(
         && done == steps
         && locked.has_finished(steps)
     {
-        return Err(RunDirError::Finished {
+        return Err(RunError::Finished {
             path: run_dir.folder().to_path_buf(),
             steps,
-        }
-        .into());
+        });
     }
     let files = locked.open(job.keep_snapshots, done, |step| {
         times.add(step.step_s, step.step > 1);
