@@ -97,19 +97,13 @@ impl<R: Row> History<R> {
             other => other,
         };
         let file = opened.map_err(FileError::refused(path, "written"))?;
-        let len = {
-            let (mut rows, mut len) = (Rows::new(&file), 0);
-            while let Some(line) = rows.next().map_err(FileError::refused(path, "read"))? {
-                match line {
-                    Line::Columns => {}
-                    Line::Row(row) if R::step(&row) <= done => each(&row),
-                    Line::Other if rows.lines == 1 => return Err(rows.malformed(path)),
-                    Line::Row(_) | Line::Other => break,
-                }
-                len = rows.read;
-            }
-            len
-        };
+        let (len, stopped) = scan(path, &file, |row: Option<R>| {
+            let done = row.filter(|row| row.step() <= done);
+            done.inspect(&mut each).is_some()
+        })?;
+        if stopped == Some(1) {
+            return Err(malformed::<R>(path, 1));
+        }
         let mut history = Self {
             path: path.to_path_buf(),
             file,
@@ -169,71 +163,53 @@ pub(super) fn read<R: Row>(path: &Path) -> Result<Vec<R>, FileError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(FileError::refused(path, "read"))?,
     };
-    let mut lines = Rows::new(&file);
     let mut rows = Vec::new();
-    while let Some(line) = lines.next().map_err(FileError::refused(path, "read"))? {
-        match line {
-            Line::Columns => {}
-            Line::Row(row) => rows.push(row),
-            Line::Other => return Err(lines.malformed(path)),
-        }
+    let (_, stopped) = scan(path, &file, |row| {
+        let more = row.is_some();
+        rows.extend(row);
+        more
+    })?;
+    match stopped {
+        None => Ok(rows),
+        Some(line) => Err(malformed::<R>(path, line)),
     }
-    Ok(rows)
 }
 
-enum Line<R> {
-    Columns,
-    Row(R),
-    Other,
+fn malformed<R: Row>(path: &Path, line: usize) -> FileError {
+    let columns = R::COLUMNS.trim_end();
+    FileError::content(path, format!("line {line} is not one of `{columns}`"))
 }
 
-/// The whole lines of a file.
-struct Rows<'a, R> {
-    input: BufReader<&'a File>,
-    line: Vec<u8>,
-    /// Bytes and lines that were read.
-    read: u64,
-    lines: usize,
-    rows: PhantomData<R>,
-}
-
-impl<'a, R: Row> Rows<'a, R> {
-    fn new(file: &'a File) -> Self {
-        Self {
-            input: BufReader::new(file),
-            line: Vec::new(),
-            read: 0,
-            lines: 0,
-            rows: PhantomData,
+/// Reads the whole lines of a file until `take` refuses one, which gets `None` for one that is no row. Returns the bytes before
+/// that, and its number; the first line must be the columns.
+fn scan<R: Row>(
+    path: &Path,
+    file: &File,
+    mut take: impl FnMut(Option<R>) -> bool,
+) -> Result<(u64, Option<usize>), FileError> {
+    let mut input = BufReader::new(file);
+    let (mut line, mut taken) = (Vec::new(), 0);
+    for number in 1.. {
+        line.clear();
+        let read = (&mut input)
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line)
+            .map_err(FileError::refused(path, "read"))? as u64;
+        let whole = line.ends_with(b"\n");
+        // Nothing, or a line that is being written.
+        if !whole && read < LONGEST_LINE {
+            break;
         }
-    }
-
-    /// The error about the line that was read last.
-    fn malformed(&self, path: &Path) -> FileError {
-        let columns = R::COLUMNS.trim_end();
-        let line = self.lines;
-        FileError::content(path, format!("line {line} is not one of `{columns}`"))
-    }
-
-    fn next(&mut self) -> io::Result<Option<Line<R>>> {
-        self.line.clear();
-        let mut input = (&mut self.input).take(LONGEST_LINE);
-        input.read_until(b'\n', &mut self.line)?;
-        if !self.line.ends_with(b"\n") {
-            let too_long = self.line.len() as u64 == LONGEST_LINE;
-            self.lines += 1;
-            return Ok(too_long.then_some(Line::Other));
+        let more = match number {
+            1 => line == R::COLUMNS.as_bytes(),
+            _ => take(parsed(&line).filter(|_| whole)),
+        };
+        if !more {
+            return Ok((taken, Some(number)));
         }
-        self.read += self.line.len() as u64;
-        self.lines += 1;
-        if self.lines == 1 {
-            return Ok(Some(match self.line == R::COLUMNS.as_bytes() {
-                true => Line::Columns,
-                false => Line::Other,
-            }));
-        }
-        Ok(Some(parsed(&self.line).map_or(Line::Other, Line::Row)))
+        taken += read;
     }
+    Ok((taken, None))
 }
 
 #[cfg(test)]

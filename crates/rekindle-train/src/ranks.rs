@@ -12,7 +12,6 @@
 //!   others.
 //! - Only rank 0 has a folder, initial weights and a record. Its parameters, or its snapshot, are sent to all ranks.
 
-mod refused;
 mod tally;
 
 use std::{
@@ -39,7 +38,6 @@ use crate::{
     FileError, TrainError, model::stage::Stage, record::RankRecord, session::RunError,
     settings::TrainSettings, snapshot::Snapshot,
 };
-pub use refused::RanksRefused;
 pub(crate) use tally::Tally;
 
 /// Bytes of a snapshot that are sent at one time.
@@ -230,10 +228,26 @@ impl Ranks {
     }
 
     /// Checks that the training can be shared.
-    pub(crate) fn check(&self, settings: &TrainSettings) -> Result<(), RanksRefused> {
-        match self.count() {
-            1 => Ok(()),
-            ranks => RanksRefused::check(settings, ranks),
+    pub(crate) fn check(&self, settings: &TrainSettings) -> Result<(), RunError> {
+        let (ranks, batch) = (self.count(), settings.batch);
+        if ranks == 1 {
+            return Ok(());
+        }
+        if batch < ranks {
+            return Err(RunError::Refused(format!(
+                "a batch of {batch} cannot be shared by {ranks} ranks: start {batch} at most, or make `batch` larger"
+            )));
+        }
+        let accumulate = settings.accumulate.max(1);
+        // The first rank's is the largest, the last rank's the smallest.
+        let parts = [0, ranks - 1].map(|rank| reduce::part(batch, rank, ranks).len());
+        match parts.into_iter().find(|part| part % accumulate > 0) {
+            None => Ok(()),
+            Some(samples) => Err(RunError::Refused(format!(
+                "`accumulate = {accumulate}` does not divide a rank's {samples} of the batch's {batch} samples: choose `batch` \
+                 as a multiple of {}, ranks times `accumulate`",
+                ranks * accumulate
+            ))),
         }
     }
 

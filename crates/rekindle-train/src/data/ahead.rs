@@ -9,11 +9,30 @@ use std::{
 };
 
 use rekindle::quiet::catch;
+use rekindle_plan::Bytes;
 
-use super::batch::Batch;
-use crate::train_error::TrainError;
+use super::{batch::Batch, dataset::TargetKind};
+use crate::{model::spec::SampleShape, train_error::TrainError};
 
 type Built = Result<Batch, String>;
+
+/// Bytes that a thread and its channels hold besides the batch.
+const THREAD_BYTES: u64 = 4 << 10;
+
+/// Bytes of the host that the next batch takes while a step runs.
+pub(crate) fn held_bytes(sample: &SampleShape, target: TargetKind, samples: usize) -> Bytes {
+    let size = sample.elements();
+    let predicted = match target {
+        TargetKind::Classes(_) => 1,
+        TargetKind::TokenClasses(_) => size,
+        TargetKind::Values(values) => values as u64,
+    };
+    // Numbers, ids and classes all have 4 bytes.
+    let numbers = size
+        .saturating_add(predicted)
+        .saturating_mul(samples as u64);
+    Bytes(numbers.saturating_mul(4).saturating_add(THREAD_BYTES))
+}
 
 /// The batches of a run. The thread ends when this is dropped.
 pub(crate) struct Ahead {

@@ -1,7 +1,5 @@
 //! The interface of every source of samples.
 
-use rekindle_plan::Bytes;
-
 use super::{batch::Batch, identity::Identity};
 use crate::model::spec::SampleShape;
 
@@ -20,18 +18,6 @@ pub trait Dataset: Send + Sync {
 
     /// The kind of target.
     fn target(&self) -> TargetKind;
-
-    /// Bytes of the values of a batch of so many samples, on the host.
-    fn batch_bytes(&self, samples: usize) -> Bytes {
-        let size: usize = self.sample_shape().dims.iter().product();
-        let predicted = match self.target() {
-            TargetKind::Classes(_) => 1,
-            TargetKind::TokenClasses(_) => size,
-            TargetKind::Values(values) => values,
-        };
-        // Numbers, ids and classes all have 4 bytes.
-        Bytes((samples * (size + predicted) * size_of::<f32>()) as u64)
-    }
 
     /// Distinguishes it from another data set of the same size. Reads all samples.
     fn identity(&self) -> Identity;

@@ -191,41 +191,36 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_short_names_both_lengths() {
+    fn files_that_are_wrong_are_refused_with_the_numbers() {
         let folder = TempDir::new().unwrap();
-        let path = write(&folder, "images", &two_images()[..20]);
-        let message = refused(&path);
-        assert!(
-            message.contains("images: holds 20 bytes where 22 are expected; it was cut short"),
-            "{message}"
-        );
-        let header_only = write(&folder, "header", &two_images()[..6]);
-        assert!(refused(&header_only).contains("holds 6 bytes where 16 are expected"));
-    }
-
-    #[test]
-    fn labels_are_not_images() {
-        let folder = TempDir::new().unwrap();
-        let path = write(&folder, "images", &two_images());
-        let message = read_labels(&path).unwrap_err().to_string();
-        assert!(
-            message.contains("0x00000803 where an IDX file of labels starts with 0x00000801"),
-            "{message}"
-        );
-    }
-
-    #[test]
-    fn huge_and_zero_sizes_are_refused() {
-        let folder = TempDir::new().unwrap();
-        let mut huge = vec![0, 0, 8, 3];
-        huge.extend([0xff; 12]);
-        let message = refused(&write(&folder, "huge", &huge));
-        assert!(message.contains(&u64::MAX.to_string()), "{message}");
-        let mut flat = vec![0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 0];
-        flat.extend([0, 0, 0, 5]);
-        assert!(refused(&write(&folder, "flat", &flat)).ends_with("images of 0 x 5"));
+        let cut = "holds 20 bytes where 22 are expected; it was cut short";
+        let header = |sizes: [u32; 3]| {
+            let sizes = sizes.iter().flat_map(|size| size.to_be_bytes());
+            [0, 0, 8, 3].into_iter().chain(sizes).collect()
+        };
+        let all: [(Vec<u8>, &str); 4] = [
+            (two_images()[..20].to_vec(), cut),
+            (
+                two_images()[..6].to_vec(),
+                "holds 6 bytes where 16 are expected",
+            ),
+            (header([u32::MAX; 3]), "where 18446744073709551615 are"),
+            (header([1, 0, 5]), "images of 0 x 5"),
+        ];
+        for (bytes, words) in all {
+            let message = refused(&write(&folder, "images", &bytes));
+            assert!(message.contains(words), "{message}");
+        }
         let none = [0, 0, 8, 1, 0, 0, 0, 0];
-        let error = read_labels(&write(&folder, "none", &none)).unwrap_err();
-        assert!(error.reason().starts_with("holds no samples"), "{error}");
+        for (bytes, words) in [
+            (
+                &two_images()[..],
+                "0x00000803 where an IDX file of labels starts with 0x00000801",
+            ),
+            (&none, "holds no samples"),
+        ] {
+            let error = read_labels(&write(&folder, "labels", bytes)).unwrap_err();
+            assert!(error.reason().contains(words), "{error}");
+        }
     }
 }

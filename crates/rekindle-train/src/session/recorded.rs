@@ -17,6 +17,7 @@ pub(super) use self::{
 };
 use super::{Job, Observer, RunError, ScheduleRequest, prepare::Built, way::Way};
 use crate::{
+    data::ahead::held_bytes,
     engine::{RecordedStep, loss_of_part},
     optimizer::AnyOptimizer,
     update::Updates,
@@ -33,9 +34,6 @@ const WRITER_BYTES: u64 = 12 << 10;
 
 /// Memory per parameter when the model is written: handles in the copy, its name, and its line in a header.
 const HANDLE_BYTES: u64 = 2 << 10;
-
-/// What a thread and its channels hold besides its batch.
-const THREAD_BYTES: Bytes = Bytes(4 << 10);
 
 /// The peak until now: on the CPU measuring, recording and planning count too, and take more than the step of a tiny
 /// model.
@@ -71,7 +69,11 @@ impl Built {
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
         // The next batch is built while a step runs; on a device of its own memory the host's is not counted.
         let next = match meter.read().reserved_bytes {
-            None => job.train.batch_bytes(job.micro_batch()) + THREAD_BYTES,
+            None => held_bytes(
+                &job.train.sample_shape(),
+                job.train.target(),
+                job.micro_batch(),
+            ),
             Some(_) => Bytes::ZERO,
         };
         let accumulated = settings.accumulated_bytes(self.shape.param_count());

@@ -7,13 +7,11 @@ use thiserror::Error;
 
 use super::OutOfMemory;
 use crate::{
-    chunks::LossChunksRefused,
     data::DataError,
-    device::DeviceError,
+    device::Unavailable,
     file_error::FileError,
     model::{build::BuildError, shape_error::ShapeError},
     nonfinite::NonFinite,
-    ranks::RanksRefused,
     train_error::{TrainError, of_another_rank, of_network},
     update::UpdateRefused,
 };
@@ -78,9 +76,9 @@ pub enum RunError {
     /// The requested time of updates is not possible.
     #[error(transparent)]
     Update(#[from] UpdateRefused),
-    /// The loss cannot run in chunks.
-    #[error(transparent)]
-    LossChunks(#[from] LossChunksRefused),
+    /// Settings do not go together, or not with so many ranks.
+    #[error("{0}")]
+    Refused(String),
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),
@@ -102,7 +100,7 @@ pub enum RunError {
     },
     /// The device cannot be opened.
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Device(#[from] Unavailable),
     /// The run's folder, or the weights to start from, cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
@@ -114,9 +112,6 @@ pub enum RunError {
         /// Steps asked for.
         steps: usize,
     },
-    /// Several ranks cannot share the job.
-    #[error(transparent)]
-    Ranks(#[from] RanksRefused),
     /// Another rank failed and reports the error; all ranks end.
     #[error("another rank could not go on")]
     OtherRank,

@@ -32,8 +32,9 @@ impl<'a> Session<'a> {
         let ranks = &job.ranks;
         let mut times = StepTimes::new();
         let exchange_times = (!ranks.is_alone()).then(StepTimes::new);
-        let opened = ranks.check(settings).map_err(RunError::from);
-        let opened = opened.and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
+        let opened = ranks
+            .check(settings)
+            .and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
         let (files, snapshot) = ranks.settled(opened)?;
         ranks.settled(job.agree(&fingerprint))?;
         let mut snapshot = ranks.settled(ranks.snapshot(snapshot))?;
