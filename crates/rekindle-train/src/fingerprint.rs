@@ -50,20 +50,8 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// One field in which two fingerprints differ.
-#[derive(Debug, PartialEq)]
-pub(super) struct Difference {
-    /// Such as `model.layers[2].out`.
-    pub(super) field: String,
-    pub(super) recorded: String,
-    pub(super) wanted: String,
-}
-
-/// The first difference, in the order in which the fields were recorded.
-pub(super) fn first_difference(
-    recorded: &str,
-    wanted: &str,
-) -> serde_json::Result<Option<Difference>> {
+/// The first difference with both values, in the order in which the fields were recorded.
+pub(super) fn first_difference(recorded: &str, wanted: &str) -> serde_json::Result<Option<String>> {
     let recorded: Value = serde_json::from_str(recorded)?;
     let mut wanted: Value = serde_json::from_str(wanted)?;
     // A run that stops at the first step that is not finite has had none, and continues with any choice.
@@ -76,16 +64,14 @@ pub(super) fn first_difference(
     Ok(compare("", &recorded, &wanted))
 }
 
-fn compare(path: &str, recorded: &Value, wanted: &Value) -> Option<Difference> {
+fn compare(path: &str, recorded: &Value, wanted: &Value) -> Option<String> {
     if recorded == wanted {
         return None;
     }
     let differ = |recorded: String, wanted: String| {
-        Some(Difference {
-            field: path.to_owned(),
-            recorded,
-            wanted,
-        })
+        Some(format!(
+            "`{path}` is {recorded} in the snapshot, but {wanted} now"
+        ))
     };
     match (recorded, wanted) {
         (Value::Object(one), Value::Object(other)) => {
@@ -123,28 +109,28 @@ fn shown(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn difference(recorded: &str, wanted: &str) -> [String; 3] {
-        let found = first_difference(recorded, wanted).unwrap().unwrap();
-        [found.field, found.recorded, found.wanted]
-    }
-
     #[test]
     fn the_innermost_field_is_named_with_both_values() {
-        assert_eq!(
-            difference(
+        for (recorded, wanted, named) in [
+            (
                 r#"{"batch": 4, "model": {"layers": [{"out": 3}, {"out": 5}]}}"#,
-                r#"{"batch": 4, "model": {"layers": [{"out": 3}, {"out": 7}]}}"#
+                r#"{"batch": 4, "model": {"layers": [{"out": 3}, {"out": 7}]}}"#,
+                "`model.layers[1].out` is 5 in the snapshot, but 7 now",
             ),
-            ["model.layers[1].out", "5", "7"]
-        );
-        assert_eq!(
-            difference(r#"{"clip": null}"#, r#"{"clip": {"max": 1.5}}"#),
-            ["clip", "not set", r#"{"max":1.5}"#]
-        );
-        assert_eq!(
-            difference(r#"{"layers": [1]}"#, r#"{"layers": [1, 2]}"#),
-            ["layers", "a list of 1", "a list of 2"]
-        );
+            (
+                r#"{"clip": null}"#,
+                r#"{"clip": {"max": 1.5}}"#,
+                r#"`clip` is not set in the snapshot, but {"max":1.5} now"#,
+            ),
+            (
+                r#"{"layers": [1]}"#,
+                r#"{"layers": [1, 2]}"#,
+                "`layers` is a list of 1 in the snapshot, but a list of 2 now",
+            ),
+        ] {
+            let found = first_difference(recorded, wanted).unwrap();
+            assert_eq!(found.as_deref(), Some(named));
+        }
     }
 
     #[test]

@@ -188,10 +188,8 @@ impl Snapshot {
         let difference = first_difference(&self.about.fingerprint, fingerprint)
             .map_err(|error| self.malformed(error))?;
         if let Some(difference) = difference {
-            return Err(self.tensors.wrong(format!(
-                "`{}` is {} in the snapshot, but {} now: keep it, or start a new run",
-                difference.field, difference.recorded, difference.wanted
-            )));
+            let advice = "keep it, or start a new run";
+            return Err(self.tensors.wrong(format!("{difference}: {advice}")));
         }
         let done = self.about.progress.steps;
         if done > steps {

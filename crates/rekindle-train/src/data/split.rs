@@ -7,7 +7,7 @@ use super::{
     cifar10,
     dataset::{Dataset, TargetKind},
     error::DataError,
-    identity::{self, Identity},
+    identity::Identity,
     images::Images,
     mnist,
     permutation::Permutation,
@@ -144,13 +144,7 @@ impl Dataset for Part {
     }
 
     fn identity(&self) -> Identity {
-        Identity {
-            split: Some(identity::Split {
-                seed: self.seed,
-                first: self.first,
-            }),
-            ..self.all.identity()
-        }
+        self.all.identity().part(self.seed, self.first)
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {

@@ -20,7 +20,7 @@ use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
     error::DataError,
-    identity::{Identity, Origin},
+    identity::Identity,
     settings::SyntheticTarget,
 };
 use crate::model::spec::{ElementKind, SampleShape};
@@ -215,10 +215,7 @@ impl Dataset for Synthetic {
     }
 
     fn identity(&self) -> Identity {
-        Identity::whole(Origin::Drawn {
-            seed: self.seed,
-            vocab: self.vocab,
-        })
+        Identity::drawn(self.seed, self.vocab)
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {
