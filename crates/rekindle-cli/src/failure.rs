@@ -8,9 +8,10 @@ use miette::{Report, miette};
 use rekindle::{record::RecordError, reduce::ReduceError};
 use rekindle_plan::{Bytes, PlanError, Planner};
 use rekindle_train::{
-    RunDirError, TrainError, WeightsError,
-    data::{DataError, error::Blame},
-    device::{DeviceError, device_fault, innermost_cause, refused_kernel, tile_too_large},
+    FileError, TrainError,
+    data::DataError,
+    device::{device_fault, innermost_cause, refused_kernel, tile_too_large},
+    file_error::Blame,
     session::RunError,
     shortage::speaks_of_memory,
 };
@@ -120,22 +121,9 @@ impl From<PlanError> for Failure {
     }
 }
 
-impl From<RunDirError> for Failure {
-    fn from(error: RunDirError) -> Self {
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
         Self::coded(blamed(error.blame()), error)
-    }
-}
-
-impl From<DeviceError> for Failure {
-    fn from(error: DeviceError) -> Self {
-        match &error {
-            DeviceError::Dtype { .. } => Self::with_help(
-                exit::USAGE,
-                &error,
-                "name one of these by `--dtype`; another device may have more",
-            ),
-            DeviceError::NotBuiltIn { .. } | DeviceError::Meter(_) => Self::usage(error),
-        }
     }
 }
 
@@ -266,15 +254,13 @@ impl From<RunError> for Failure {
                 Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
             }
             RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
-            RunError::Device(error) => error.into(),
             RunError::Shape(_)
             | RunError::OtherModel(_)
             | RunError::Update(_)
-            | RunError::LossChunks(_)
-            | RunError::Ranks(_) => Self::usage(error),
-            RunError::RunDir(error) => error.into(),
-            RunError::Weights(WeightsError::Refused { path, source }) => Self::file(&path, &source),
-            RunError::Weights(_) => Self::usage(error),
+            | RunError::Refused(_)
+            | RunError::Device(_)
+            | RunError::Finished { .. } => Self::usage(error),
+            RunError::File(error) => error.into(),
             RunError::Train(TrainError::Recorded(error)) | RunError::Recorded(error) => {
                 error.into()
             }

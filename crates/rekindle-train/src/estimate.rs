@@ -13,7 +13,7 @@ use super::{
     update::check_update,
 };
 use crate::{
-    data::TargetKind,
+    data::{TargetKind, ahead::held_bytes},
     device::DeviceId,
     model::{
         build::{BuildError, build_shapes},
@@ -97,11 +97,16 @@ impl Estimated<'_> {
             let scale = scaled.then(|| Tensor::empty([1], device));
             (Sequential::new(stages), (input, targets, scale))
         };
+        // The next batch waits on the host: on the processor, in the memory that is estimated.
+        let next = match kernels {
+            Kernels::Device => Bytes::ZERO,
+            Kernels::Host { .. } => held_bytes(&model.input, target, batch),
+        };
         let assumed = Assumed {
             update: settings.update.fixed().unwrap_or_default(),
             kernels,
             optimizer: &|numbers| update_cost(settings, numbers),
-            held: held + settings.accumulated_bytes(shape.param_count()),
+            held: held + settings.accumulated_bytes(shape.param_count()) + next,
         };
         let loss = loss_of_part(settings.accumulate);
         let estimate = record::estimate_with(assumed, make, loss);

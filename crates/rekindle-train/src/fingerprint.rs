@@ -3,34 +3,13 @@
 //! The schedule, the budget and the device are not included, because they never change what is computed. Also excluded
 //! are the frequency of evaluations and, if the learning rate is constant, the number of steps.
 
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::settings::{OnNonFinite, TrainSettings};
-use crate::{
-    data::{Dataset, Identity, TargetKind},
-    model::spec::{ModelSpec, SampleShape},
-};
+use crate::{data::Dataset, model::spec::ModelSpec};
 
 /// Settings that do not change what a run computes. The share for evaluation shows in the number of samples.
 const FREE: [&str; 4] = ["update", "optimizer_state", "eval_split", "eval_every"];
-
-#[derive(Serialize)]
-struct Fields<'a> {
-    #[serde(flatten)]
-    settings: Map<String, Value>,
-    data: Data,
-    model: &'a ModelSpec,
-}
-
-#[derive(Serialize)]
-struct Data {
-    samples: usize,
-    sample: SampleShape,
-    target: TargetKind,
-    #[serde(flatten)]
-    identity: Identity,
-}
 
 /// The fingerprint as JSON text: it determines what a run computes.
 pub(super) fn fingerprint(
@@ -38,51 +17,39 @@ pub(super) fn fingerprint(
     settings: &TrainSettings,
     data: &dyn Dataset,
 ) -> String {
-    let text = fixed(settings).and_then(|settings| {
-        serde_json::to_string(&Fields {
-            settings,
-            data: Data {
-                samples: data.len(),
-                sample: data.sample_shape(),
-                target: data.target(),
-                identity: data.identity(),
-            },
-            model,
-        })
-    });
-    text.unwrap_or_else(|error| unreachable!("plain fields have a JSON form: {error}"))
-}
-
-/// The settings that a run keeps, defaults written out.
-fn fixed(settings: &TrainSettings) -> serde_json::Result<Map<String, Value>> {
     let settings = TrainSettings {
         loss_scale: settings.loss_scale(),
         master_weights: settings.keeps_master_weights(),
         ..settings.clone().resolved()
     };
-    let mut fields: Map<String, Value> = serde_json::from_value(serde_json::to_value(&settings)?)?;
+    let mut fields = object(json!(settings));
     fields.retain(|key, _| match key.as_str() {
         "steps" => settings.rate_depends_on_steps(),
         "on_nonfinite" => settings.on_nonfinite != OnNonFinite::Stop,
         key => !FREE.contains(&key),
     });
-    Ok(fields)
+    let mut about = object(json!(data.identity()));
+    about.extend([
+        ("target".to_owned(), json!(data.target())),
+        ("samples".to_owned(), json!(data.len())),
+        ("sample".to_owned(), json!(data.sample_shape())),
+    ]);
+    fields.extend([
+        ("data".to_owned(), Value::Object(about)),
+        ("model".to_owned(), json!(model)),
+    ]);
+    Value::Object(fields).to_string()
 }
 
-/// One field in which two fingerprints differ.
-#[derive(Debug, PartialEq)]
-pub(super) struct Difference {
-    /// Such as `model.layers[2].out`.
-    pub(super) field: String,
-    pub(super) recorded: String,
-    pub(super) wanted: String,
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
 }
 
-/// The first difference, in the order in which the fields were recorded.
-pub(super) fn first_difference(
-    recorded: &str,
-    wanted: &str,
-) -> serde_json::Result<Option<Difference>> {
+/// The first difference with both values, in the order in which the fields were recorded.
+pub(super) fn first_difference(recorded: &str, wanted: &str) -> serde_json::Result<Option<String>> {
     let recorded: Value = serde_json::from_str(recorded)?;
     let mut wanted: Value = serde_json::from_str(wanted)?;
     // A run that stops at the first step that is not finite has had none, and continues with any choice.
@@ -94,16 +61,14 @@ pub(super) fn first_difference(
     Ok(compare("", &recorded, &wanted))
 }
 
-fn compare(path: &str, recorded: &Value, wanted: &Value) -> Option<Difference> {
+fn compare(path: &str, recorded: &Value, wanted: &Value) -> Option<String> {
     if recorded == wanted {
         return None;
     }
     let differ = |recorded: String, wanted: String| {
-        Some(Difference {
-            field: path.to_owned(),
-            recorded,
-            wanted,
-        })
+        Some(format!(
+            "`{path}` is {recorded} in the snapshot, but {wanted} now"
+        ))
     };
     match (recorded, wanted) {
         (Value::Object(one), Value::Object(other)) => {
@@ -141,28 +106,28 @@ fn shown(value: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn difference(recorded: &str, wanted: &str) -> [String; 3] {
-        let found = first_difference(recorded, wanted).unwrap().unwrap();
-        [found.field, found.recorded, found.wanted]
-    }
-
     #[test]
     fn the_innermost_field_is_named_with_both_values() {
-        assert_eq!(
-            difference(
+        for (recorded, wanted, named) in [
+            (
                 r#"{"batch": 4, "model": {"layers": [{"out": 3}, {"out": 5}]}}"#,
-                r#"{"batch": 4, "model": {"layers": [{"out": 3}, {"out": 7}]}}"#
+                r#"{"batch": 4, "model": {"layers": [{"out": 3}, {"out": 7}]}}"#,
+                "`model.layers[1].out` is 5 in the snapshot, but 7 now",
             ),
-            ["model.layers[1].out", "5", "7"]
-        );
-        assert_eq!(
-            difference(r#"{"clip_norm": null}"#, r#"{"clip_norm": 1.5}"#),
-            ["clip_norm", "not set", "1.5"]
-        );
-        assert_eq!(
-            difference(r#"{"layers": [1]}"#, r#"{"layers": [1, 2]}"#),
-            ["layers", "a list of 1", "a list of 2"]
-        );
+            (
+                r#"{"clip_norm": null}"#,
+                r#"{"clip_norm": 1.5}"#,
+                "`clip_norm` is not set in the snapshot, but 1.5 now",
+            ),
+            (
+                r#"{"layers": [1]}"#,
+                r#"{"layers": [1, 2]}"#,
+                "`layers` is a list of 1 in the snapshot, but a list of 2 now",
+            ),
+        ] {
+            let found = first_difference(recorded, wanted).unwrap();
+            assert_eq!(found.as_deref(), Some(named));
+        }
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::path::Path;
 use burn::{nn::LinearConfig, tensor::Device};
 
 use crate::{
-    RunDirError, WeightsError,
+    FileError,
     optimizer::AnyOptimizer,
     settings::{OptimizerKind, TrainSettings},
     snapshot::{Snapshot, crafted},
-    weights,
+    tensors::Tensors,
 };
 
 /// Reads a snapshot with this body into a small model, at a path that it may write to.
@@ -17,8 +17,8 @@ use crate::{
 /// # Errors
 ///
 /// What is wrong with the body.
-pub fn fuzz_snapshot(path: &Path, body: &[u8]) -> Result<(), RunDirError> {
-    crafted(path, body).map_err(RunDirError::refused(path, "written"))?;
+pub fn fuzz_snapshot(path: &Path, body: &[u8]) -> Result<(), FileError> {
+    crafted(path, body).map_err(FileError::refused(path, "written"))?;
     let device = Device::flex().autodiff();
     let mut snapshot = Snapshot::open(path)?;
     snapshot.restore(LinearConfig::new(3, 2).init(&device))?;
@@ -36,7 +36,10 @@ pub fn fuzz_snapshot(path: &Path, body: &[u8]) -> Result<(), RunDirError> {
 /// # Errors
 ///
 /// What is wrong with the file.
-pub fn fuzz_weights(path: &Path) -> Result<(), WeightsError> {
+pub fn fuzz_weights(path: &Path) -> Result<(), FileError> {
     let device = Device::flex().autodiff();
-    weights::read(LinearConfig::new(3, 2).init(&device), path).map(drop)
+    let mut weights = Tensors::open(path)?;
+    weights
+        .restore(LinearConfig::new(3, 2).init(&device))
+        .map(drop)
 }

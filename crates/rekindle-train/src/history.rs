@@ -4,54 +4,34 @@
 //! file is opened.
 
 use std::{
-    fmt::Write as _,
     fs::{File, OpenOptions},
-    io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write},
+    io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write},
     marker::PhantomData,
     path::{Path, PathBuf},
-    str::Split,
 };
 
-use rekindle_plan::Seconds;
+use csv::{ReaderBuilder, WriterBuilder};
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
+    file_error::FileError,
     record::{EvalRecord, StepRecord},
     replace::check_regular,
-    run_dir_error::RunDirError,
 };
 
 /// Maximum bytes of lines that wait while the disk is full: about 250 steps. Later lines are lost.
 pub(super) const PENDING: usize = 16 << 10;
 
-/// Maximum length of a row. `{:?}` writes very large or small numbers with an exponent.
+/// Maximum length of a row. Very large or small numbers are written with an exponent.
 const LONGEST_LINE: u64 = 512;
 
 /// A record that is written as a line.
-pub(super) trait Row: Sized {
+pub(super) trait Row: Serialize + DeserializeOwned {
     /// The first line, with its end.
     const COLUMNS: &'static str;
 
     /// Number of steps done at that time.
     fn step(&self) -> usize;
-
-    /// Writes the line without its end.
-    fn write(&self, to: &mut String);
-
-    /// Parses a line without its end; `None` if it is malformed.
-    fn read(line: &str) -> Option<Self>;
-}
-
-fn optional(number: Option<f64>, to: &mut String) {
-    if let Some(number) = number {
-        let _ = write!(to, "{number:?}");
-    }
-}
-
-fn read_optional(cells: &mut Split<'_, char>) -> Option<Option<f64>> {
-    match cells.next()? {
-        "" => Some(None),
-        number => Some(Some(number.parse().ok()?)),
-    }
 }
 
 impl Row for StepRecord {
@@ -59,28 +39,6 @@ impl Row for StepRecord {
 
     fn step(&self) -> usize {
         self.step
-    }
-
-    fn write(&self, to: &mut String) {
-        let _ = write!(to, "{},{:?},", self.step, self.loss);
-        optional(self.accuracy, to);
-        let _ = write!(to, ",{:?},{:?},", self.learning_rate, self.step_s.0);
-        optional(self.loss_scale, to);
-        let _ = write!(to, ",{}", self.skipped);
-    }
-
-    fn read(line: &str) -> Option<Self> {
-        let mut cells = line.split(',');
-        let row = Self {
-            step: cells.next()?.parse().ok()?,
-            loss: cells.next()?.parse().ok()?,
-            accuracy: read_optional(&mut cells)?,
-            learning_rate: cells.next()?.parse().ok()?,
-            step_s: Seconds(cells.next()?.parse().ok()?),
-            loss_scale: read_optional(&mut cells)?,
-            skipped: cells.next()?.parse().ok()?,
-        };
-        cells.next().is_none().then_some(row)
     }
 }
 
@@ -90,22 +48,24 @@ impl Row for EvalRecord {
     fn step(&self) -> usize {
         self.step
     }
+}
 
-    fn write(&self, to: &mut String) {
-        let _ = write!(to, "{},{},{:?},", self.step, self.samples, self.loss);
-        optional(self.accuracy, to);
-    }
+/// A row as a line with its end.
+fn written(row: &impl Row) -> csv::Result<Vec<u8>> {
+    let mut line = WriterBuilder::new()
+        .has_headers(false)
+        .buffer_capacity(LONGEST_LINE as usize)
+        .from_writer(Vec::with_capacity(LONGEST_LINE as usize));
+    line.serialize(row)?;
+    line.into_inner().map_err(|error| error.into_error().into())
+}
 
-    fn read(line: &str) -> Option<Self> {
-        let mut cells = line.split(',');
-        let row = Self {
-            step: cells.next()?.parse().ok()?,
-            samples: cells.next()?.parse().ok()?,
-            loss: cells.next()?.parse().ok()?,
-            accuracy: read_optional(&mut cells)?,
-        };
-        cells.next().is_none().then_some(row)
-    }
+/// Parses a line; `None` if it is malformed.
+fn parsed<R: Row>(line: &[u8]) -> Option<R> {
+    let mut lines = ReaderBuilder::new()
+        .buffer_capacity(LONGEST_LINE as usize)
+        .from_reader(R::COLUMNS.as_bytes().chain(line));
+    lines.deserialize().next()?.ok()
 }
 
 /// A file that rows are appended to.
@@ -115,7 +75,7 @@ pub(super) struct History<R> {
     file: File,
     /// Bytes that are whole lines.
     len: u64,
-    pending: String,
+    pending: Vec<u8>,
     rows: PhantomData<R>,
 }
 
@@ -126,8 +86,8 @@ impl<R: Row> History<R> {
         path: &Path,
         done: usize,
         mut each: impl FnMut(&R),
-    ) -> Result<Self, RunDirError> {
-        check_regular(path).map_err(RunDirError::refused(path, "written"))?;
+    ) -> Result<Self, FileError> {
+        check_regular(path).map_err(FileError::refused(path, "written"))?;
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let opened = match options.open(path) {
@@ -136,29 +96,23 @@ impl<R: Row> History<R> {
             }
             other => other,
         };
-        let file = opened.map_err(RunDirError::refused(path, "written"))?;
-        let len = {
-            let (mut rows, mut len) = (Rows::new(&file), 0);
-            while let Some(line) = rows.next().map_err(RunDirError::refused(path, "read"))? {
-                match line {
-                    Line::Columns => {}
-                    Line::Row(row) if R::step(&row) <= done => each(&row),
-                    Line::Other if rows.lines == 1 => return Err(rows.malformed(path)),
-                    Line::Row(_) | Line::Other => break,
-                }
-                len = rows.read;
-            }
-            len
-        };
+        let file = opened.map_err(FileError::refused(path, "written"))?;
+        let (len, stopped) = scan(path, &file, |row: Option<R>| {
+            let done = row.filter(|row| row.step() <= done);
+            done.inspect(&mut each).is_some()
+        })?;
+        if stopped == Some(1) {
+            return Err(malformed::<R>(path, 1));
+        }
         let mut history = Self {
             path: path.to_path_buf(),
             file,
             len,
-            pending: String::with_capacity(PENDING),
+            pending: Vec::with_capacity(PENDING),
             rows: PhantomData,
         };
         if len == 0 {
-            history.pending.push_str(R::COLUMNS);
+            history.pending.extend(R::COLUMNS.as_bytes());
         }
         let begun = history.cut().and_then(|()| history.flush());
         begun.map_err(history.refused()).map(|()| history)
@@ -166,27 +120,29 @@ impl<R: Row> History<R> {
 
     /// Adds a row, after those that could not be written before. A row that cannot be written is kept for the next
     /// call, or lost if too many are waiting already.
-    pub(super) fn append(&mut self, row: &R) -> Result<(), RunDirError> {
-        if self.pending.len() + LONGEST_LINE as usize <= PENDING {
-            row.write(&mut self.pending);
-            self.pending.push('\n');
+    pub(super) fn append(&mut self, row: &R) -> Result<(), FileError> {
+        let line = written(row)
+            .map_err(io::Error::from)
+            .map_err(self.refused())?;
+        if self.pending.len() + line.len() <= PENDING {
+            self.pending.extend(line);
         }
         self.flush().map_err(self.refused())
     }
 
     /// Waits until the disk has it.
-    pub(super) fn sync(&mut self) -> Result<(), RunDirError> {
+    pub(super) fn sync(&mut self) -> Result<(), FileError> {
         let synced = self.flush().and_then(|()| self.file.sync_data());
         synced.map_err(self.refused())
     }
 
-    fn refused(&self) -> impl FnOnce(io::Error) -> RunDirError {
-        RunDirError::refused(&self.path, "written")
+    fn refused(&self) -> impl FnOnce(io::Error) -> FileError {
+        FileError::refused(&self.path, "written")
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(self.len))?;
-        if let Err(error) = self.file.write_all(self.pending.as_bytes()) {
+        if let Err(error) = self.file.write_all(&self.pending) {
             // Part of a line may have been written. If it cannot be removed now, it is overwritten later.
             let _ = self.cut();
             return Err(error);
@@ -202,88 +158,66 @@ impl<R: Row> History<R> {
 }
 
 /// All rows of a file; none if there is no file. A last line without an end is still being written and is ignored.
-pub(super) fn read<R: Row>(path: &Path) -> Result<Vec<R>, RunDirError> {
+pub(super) fn read<R: Row>(path: &Path) -> Result<Vec<R>, FileError> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(RunDirError::refused(path, "read"))?,
+        other => other.map_err(FileError::refused(path, "read"))?,
     };
-    let mut lines = Rows::new(&file);
     let mut rows = Vec::new();
-    while let Some(line) = lines.next().map_err(RunDirError::refused(path, "read"))? {
-        match line {
-            Line::Columns => {}
-            Line::Row(row) => rows.push(row),
-            Line::Other => return Err(lines.malformed(path)),
-        }
+    let (_, stopped) = scan(path, &file, |row| {
+        let more = row.is_some();
+        rows.extend(row);
+        more
+    })?;
+    match stopped {
+        None => Ok(rows),
+        Some(line) => Err(malformed::<R>(path, line)),
     }
-    Ok(rows)
 }
 
-enum Line<R> {
-    Columns,
-    Row(R),
-    Other,
+fn malformed<R: Row>(path: &Path, line: usize) -> FileError {
+    let columns = R::COLUMNS.trim_end();
+    FileError::content(path, format!("line {line} is not one of `{columns}`"))
 }
 
-/// The whole lines of a file.
-struct Rows<'a, R> {
-    input: BufReader<&'a File>,
-    line: Vec<u8>,
-    /// Bytes and lines that were read.
-    read: u64,
-    lines: usize,
-    rows: PhantomData<R>,
-}
-
-impl<'a, R: Row> Rows<'a, R> {
-    fn new(file: &'a File) -> Self {
-        Self {
-            input: BufReader::new(file),
-            line: Vec::new(),
-            read: 0,
-            lines: 0,
-            rows: PhantomData,
+/// Reads the whole lines of a file until `take` refuses one, which gets `None` for one that is no row. Returns the bytes before
+/// that, and its number; the first line must be the columns.
+fn scan<R: Row>(
+    path: &Path,
+    file: &File,
+    mut take: impl FnMut(Option<R>) -> bool,
+) -> Result<(u64, Option<usize>), FileError> {
+    let mut input = BufReader::new(file);
+    let (mut line, mut taken) = (Vec::new(), 0);
+    for number in 1.. {
+        line.clear();
+        let read = (&mut input)
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line)
+            .map_err(FileError::refused(path, "read"))? as u64;
+        let whole = line.ends_with(b"\n");
+        // Nothing, or a line that is being written.
+        if !whole && read < LONGEST_LINE {
+            break;
         }
-    }
-
-    /// The error about the line that was read last.
-    fn malformed(&self, path: &Path) -> RunDirError {
-        RunDirError::Malformed {
-            path: path.to_path_buf(),
-            reason: format!(
-                "line {} is not one of `{}`",
-                self.lines,
-                R::COLUMNS.trim_end()
-            ),
-        }
-    }
-
-    fn next(&mut self) -> io::Result<Option<Line<R>>> {
-        self.line.clear();
-        let mut input = io::Read::take(&mut self.input, LONGEST_LINE);
-        input.read_until(b'\n', &mut self.line)?;
-        let Some((b'\n', line)) = self.line.split_last() else {
-            let too_long = self.line.len() as u64 == LONGEST_LINE;
-            self.lines += 1;
-            return Ok(too_long.then_some(Line::Other));
+        let more = match number {
+            1 => line == R::COLUMNS.as_bytes(),
+            _ => take(parsed(&line).filter(|_| whole)),
         };
-        self.read += self.line.len() as u64;
-        self.lines += 1;
-        if self.lines == 1 {
-            return Ok(Some(match self.line == R::COLUMNS.as_bytes() {
-                true => Line::Columns,
-                false => Line::Other,
-            }));
+        if !more {
+            return Ok((taken, Some(number)));
         }
-        let row = std::str::from_utf8(line).ok().and_then(R::read);
-        Ok(Some(row.map_or(Line::Other, Line::Row)))
+        taken += read;
     }
+    Ok((taken, None))
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
     use std::fs;
+
+    use rekindle_plan::Seconds;
 
     use super::*;
 

@@ -16,8 +16,10 @@
 //! | [`record`] | what a run leaves behind: the JSON document of a run |
 //! | `trainer`, `engine` | the training loop, and the recorded step that it runs |
 //! | [`run_dir`], [`replace`] | a run's folder, and notices about its files |
-//! | `snapshot`, `snapshots` | a snapshot's file (written by `snapshot/writer.rs`), and those of a folder |
-//! | `history`, `weights`, `fingerprint`, `lock` | the other files of a run |
+//! | `snapshot`, `snapshots` | a snapshot's file, and those of a folder |
+//! | `tensors` | files of tensors: snapshots and weights |
+//! | `history`, `fingerprint`, `lock` | the other files of a run |
+//! | [`file_error`] | what is wrong with a file or a folder |
 //! | [`shortage`] | steps that ran out of memory, and what is done about it |
 //! | [`timeline`], [`tracker`] | when memory was held, and by what |
 //! | [`chunks`] | whether the loss can run in chunks |
@@ -29,11 +31,13 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod checksum;
 pub mod chunks;
 pub mod data;
 pub mod device;
 mod engine;
 mod estimate;
+pub mod file_error;
 mod fingerprint;
 mod finite;
 pub mod fit;
@@ -47,32 +51,30 @@ pub mod loss_scale;
 pub mod model;
 mod nonfinite;
 pub mod optimizer;
+mod progress;
 pub mod ranks;
 pub mod record;
 pub mod replace;
 pub mod run_dir;
-mod run_dir_error;
 pub mod session;
 pub mod settings;
-mod sharded_state;
 pub mod shortage;
 mod snapshot;
 mod snapshots;
 mod step_times;
+mod tensors;
 pub mod timeline;
 pub mod tracker;
 mod train_error;
 mod trainer;
 pub mod update;
 pub mod verify;
-mod weights;
 
 pub use estimate::{Estimated, kernels};
+pub use file_error::FileError;
 #[cfg(fuzzing)]
 pub use fuzz::{fuzz_snapshot, fuzz_weights};
 pub use nonfinite::NonFinite;
 pub use rekindle::record::optimizer_state;
-pub use run_dir_error::RunDirError;
 pub use train_error::TrainError;
 pub use trainer::to_device;
-pub use weights::WeightsError;

@@ -9,10 +9,9 @@ use std::{
     io::{self, Read, Seek, Write},
     path::Path,
     process,
-    time::Duration,
 };
 
-use super::{replace::check_regular, run_dir_error::RunDirError};
+use super::{file_error::FileError, replace::check_regular};
 
 const LOCK: &str = "lock";
 
@@ -27,9 +26,9 @@ pub(super) struct Lock {
 
 impl Lock {
     /// Locks an existing folder.
-    pub(super) fn take(folder: &Path) -> Result<Self, RunDirError> {
+    pub(super) fn take(folder: &Path) -> Result<Self, FileError> {
         let path = folder.join(LOCK);
-        let refused = || RunDirError::refused(&path, "locked");
+        let refused = || FileError::refused(&path, "locked");
         check_regular(&path).map_err(refused())?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -37,10 +36,11 @@ impl Lock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(RunDirError::Locked {
-                    path: folder.to_path_buf(),
-                    holder: holder(&mut file),
-                });
+                let holder = holder(&mut file);
+                return Err(FileError::system(
+                    folder,
+                    format!("is in use by {holder}: wait until that ends, or name another folder"),
+                ));
             }
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(refused()(error)),
@@ -62,31 +62,15 @@ fn own_name() -> String {
     format!("process {} on {host} (`{command}`)", process::id())
 }
 
-/// The process that holds the lock, and for how long.
+/// The process that holds the lock.
 fn holder(file: &mut File) -> String {
     let mut said = Vec::new();
-    let read = file.take(HOLDER_BYTES).read_to_end(&mut said);
-    let said: String = String::from_utf8_lossy(&said)
-        .chars()
-        .filter(|letter| !letter.is_control())
-        .collect();
-    let since = file.metadata().and_then(|about| about.modified());
-    let name = match read {
-        Ok(1..) => said,
+    match file.take(HOLDER_BYTES).read_to_end(&mut said) {
+        Ok(1..) => String::from_utf8_lossy(&said)
+            .chars()
+            .filter(|letter| !letter.is_control())
+            .collect(),
         _ => "another process".into(),
-    };
-    match since.map(|since| since.elapsed()) {
-        Ok(Ok(since)) => format!("{name} for {}", rounded(since)),
-        _ => name,
-    }
-}
-
-fn rounded(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ ..120 => format!("{seconds} s"),
-        seconds @ 120..7_200 => format!("{} min", seconds / 60),
-        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
-        seconds => format!("{} days", seconds / 86_400),
     }
 }
 
@@ -102,7 +86,6 @@ mod tests {
         let message = Lock::take(folder.path()).unwrap_err().to_string();
         let own = format!("is in use by process {} on ", process::id());
         assert!(message.contains(&own), "{message}");
-        assert!(message.contains(" for 0 s"), "{message}");
         drop(held);
         Lock::take(folder.path()).unwrap();
     }
@@ -117,15 +100,5 @@ mod tests {
         let message = Lock::take(folder.path()).unwrap_err().to_string();
         assert!(message.contains("it is no regular file"), "{message}");
         assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
-    }
-
-    #[test]
-    fn times_are_shown_in_one_unit() {
-        let shown = [0, 119, 120, 7_199, 7_200, 172_799, 172_800]
-            .map(|seconds| rounded(Duration::from_secs(seconds)));
-        assert_eq!(
-            shown,
-            ["0 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 days"]
-        );
     }
 }

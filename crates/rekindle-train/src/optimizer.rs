@@ -10,31 +10,24 @@
 //! Memory: for smaller types, copies of one parameter and of its gradient while it is updated.
 
 mod build;
+mod saved;
 
 use std::{
     collections::{HashMap, HashSet},
-    io,
     sync::Arc,
 };
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::{DynOptimizer, DynState, GradientsParams, StateSink},
-    tensor::{Device, Tensor},
+    tensor::Tensor,
 };
 
-use super::{
-    finite,
-    loss_scale::LossScaler,
-    run_dir_error::RunDirError,
-    settings::TrainSettings,
-    sharded_state::StatePart,
-    snapshot::{Snapshot, SnapshotWriter},
-};
+use super::{finite, loss_scale::LossScaler, settings::TrainSettings};
 use rekindle::{
     dtype::Dtype,
     record::{Leaf, Optimizer},
-    reduce::{ReduceError, Shards},
+    reduce::Shards,
     sequential::Sequential,
 };
 
@@ -228,45 +221,6 @@ impl AnyOptimizer {
             tensors.any(|(_, data)| data.iter::<f64>().any(|value| !value.is_finite()))
         });
         found.map(|(id, _)| *id)
-    }
-
-    /// Writes the state of every parameter. If ranks divide the state, the other ranks [send theirs](Self::end_save)
-    /// meanwhile.
-    pub(super) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        match self.part() {
-            Some(part) => part.write(to)?,
-            None => to.optimizer(&*self.optimizer, &self.states)?,
-        }
-        self.scaler.save(to)
-    }
-
-    /// Ends a save on rank 0, successful or not; the other ranks send their parts to rank 0 until then.
-    pub(super) fn end_save(&self) -> Result<(), ReduceError> {
-        match self.part() {
-            Some(part) if part.shards.reducer().rank() == 0 => part.done(),
-            Some(part) => part.answer(),
-            None => Ok(()),
-        }
-    }
-
-    /// This rank's part of the state, where ranks share it out.
-    fn part(&self) -> Option<StatePart<'_>> {
-        Some(StatePart {
-            shards: self.shards.as_ref()?,
-            optimizer: &*self.optimizer,
-            states: &self.states,
-        })
-    }
-
-    /// Restores the state that an optimizer with the same settings has written, whole or sharded.
-    pub(super) fn restored(
-        mut self,
-        from: &mut Snapshot,
-        device: &Device,
-    ) -> Result<Self, RunDirError> {
-        self.states = from.optimizer(&*self.optimizer, |id| self.updates(id), device)?;
-        self.scaler = self.scaler.restored(from)?;
-        Ok(self)
     }
 }
 

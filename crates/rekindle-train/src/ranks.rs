@@ -12,7 +12,6 @@
 //!   others.
 //! - Only rank 0 has a folder, initial weights and a record. Its parameters, or its snapshot, are sent to all ranks.
 
-mod refused;
 mod tally;
 
 use std::{
@@ -36,10 +35,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
 use crate::{
-    RunDirError, TrainError, model::stage::Stage, record::RankRecord, session::RunError,
+    FileError, TrainError, model::stage::Stage, record::RankRecord, session::RunError,
     settings::TrainSettings, snapshot::Snapshot,
 };
-pub use refused::RanksRefused;
 pub(crate) use tally::Tally;
 
 /// Bytes of a snapshot that are sent at one time.
@@ -225,10 +223,26 @@ impl Ranks {
     }
 
     /// Checks that the training can be shared.
-    pub(crate) fn check(&self, settings: &TrainSettings) -> Result<(), RanksRefused> {
-        match self.count() {
-            1 => Ok(()),
-            ranks => RanksRefused::check(settings, ranks),
+    pub(crate) fn check(&self, settings: &TrainSettings) -> Result<(), RunError> {
+        let (ranks, batch) = (self.count(), settings.batch);
+        if ranks == 1 {
+            return Ok(());
+        }
+        if batch < ranks {
+            return Err(RunError::Refused(format!(
+                "a batch of {batch} cannot be shared by {ranks} ranks: start {batch} at most, or make `batch` larger"
+            )));
+        }
+        let accumulate = settings.accumulate.max(1);
+        // The first rank's is the largest, the last rank's the smallest.
+        let parts = [0, ranks - 1].map(|rank| reduce::part(batch, rank, ranks).len());
+        match parts.into_iter().find(|part| part % accumulate > 0) {
+            None => Ok(()),
+            Some(samples) => Err(RunError::Refused(format!(
+                "`accumulate = {accumulate}` does not divide a rank's {samples} of the batch's {batch} samples: choose `batch` \
+                 as a multiple of {}, ranks times `accumulate`",
+                ranks * accumulate
+            ))),
         }
     }
 
@@ -250,7 +264,7 @@ impl Ranks {
         let there = self.said_by_first(own.is_some())?;
         match own {
             Some(own) => {
-                let refused = || RunDirError::refused(own.path(), "read");
+                let refused = || FileError::refused(own.path(), "read");
                 let mut file = File::open(own.path()).map_err(refused())?;
                 loop {
                     let mut piece = Vec::with_capacity(PIECE);
@@ -273,7 +287,7 @@ impl Ranks {
                     file = file.and_then(|mut file| file.write_all(&piece).map(|()| file));
                 }
                 let folder = std::env::temp_dir();
-                let file = file.map_err(RunDirError::refused(&folder, "written"))?;
+                let file = file.map_err(FileError::refused(&folder, "written"))?;
                 Ok(Some(Snapshot::open(file.path())?))
             }
         }

@@ -314,7 +314,7 @@ impl RunRecord {
 }
 
 /// A loss that is NaN or infinite is `null` in JSON.
-fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+pub(crate) fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     if from.is_human_readable() {
         Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
     } else {

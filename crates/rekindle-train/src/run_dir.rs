@@ -26,14 +26,15 @@ use std::{
 use burn::module::Module;
 
 use super::{
+    file_error::FileError,
     history::{self, History, Row},
     lock::Lock,
+    progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
     replace::{remove_remains, replace},
-    run_dir_error::RunDirError,
-    snapshot::{Progress, Snapshot, SnapshotWriter},
+    snapshot::{Snapshot, SnapshotWriter},
     snapshots::{self, Snapshots},
-    weights,
+    tensors,
 };
 pub use notice::{Notice, RunFile};
 pub use snapshot_every::SnapshotEvery;
@@ -67,16 +68,17 @@ impl RunDir {
 /// # Errors
 ///
 /// If there is none, or this version cannot read it.
-pub fn read_record(folder: &Path) -> Result<RunRecord, RunDirError> {
-    fs::read_dir(folder).map_err(RunDirError::refused(folder, "read"))?;
+pub fn read_record(folder: &Path) -> Result<RunRecord, FileError> {
+    fs::read_dir(folder).map_err(FileError::refused(folder, "read"))?;
     let path = folder.join(RECORD);
     if !path.exists() {
-        return Err(RunDirError::NoRecord {
-            path: folder.to_path_buf(),
-        });
+        return Err(FileError::content(
+            folder,
+            "holds no record of a run: `train -o` writes one with every snapshot and at the run's end",
+        ));
     }
-    let text = fs::read(&path).map_err(RunDirError::refused(&path, "read"))?;
-    RunRecord::from_json(&text).map_err(|source| RunDirError::Record { path, source })
+    let text = fs::read(&path).map_err(FileError::refused(&path, "read"))?;
+    RunRecord::from_json(&text).map_err(|error| FileError::content(&path, error.to_string()))
 }
 
 /// Every step in a run's folder; empty if the folder has no history.
@@ -84,7 +86,7 @@ pub fn read_record(folder: &Path) -> Result<RunRecord, RunDirError> {
 /// # Errors
 ///
 /// If the history cannot be read, or is malformed.
-pub fn read_steps(folder: &Path) -> Result<Vec<StepRecord>, RunDirError> {
+pub fn read_steps(folder: &Path) -> Result<Vec<StepRecord>, FileError> {
     history::read(&folder.join(HISTORY))
 }
 
@@ -93,7 +95,7 @@ pub fn read_steps(folder: &Path) -> Result<Vec<StepRecord>, RunDirError> {
 /// # Errors
 ///
 /// See [`read_steps`].
-pub fn read_evaluations(folder: &Path) -> Result<Vec<EvalRecord>, RunDirError> {
+pub fn read_evaluations(folder: &Path) -> Result<Vec<EvalRecord>, FileError> {
     history::read(&folder.join(EVALUATIONS))
 }
 
@@ -121,15 +123,19 @@ pub(super) struct Locked {
 
 impl Locked {
     /// Creates and locks the folder of a new run.
-    pub(super) fn new_run(folder: &Path) -> Result<Self, RunDirError> {
-        fs::create_dir_all(folder).map_err(RunDirError::refused(folder, "created"))?;
+    pub(super) fn new_run(folder: &Path) -> Result<Self, FileError> {
+        fs::create_dir_all(folder).map_err(FileError::refused(folder, "created"))?;
         let locked = Self::lock(folder)?;
         let begun = fs::metadata(folder.join(HISTORY))
             .is_ok_and(|history| history.len() > StepRecord::COLUMNS.len() as u64);
         if begun || folder.join(RECORD).exists() || snapshots::any(folder)? {
-            return Err(RunDirError::HoldsRun {
-                path: folder.to_path_buf(),
-            });
+            let shown = folder.display();
+            return Err(FileError::content(
+                folder,
+                format!(
+                    "already holds a run: continue it with `--resume {shown}`, or name another folder"
+                ),
+            ));
         }
         Ok(locked)
     }
@@ -138,20 +144,22 @@ impl Locked {
     /// first. `skipped` is called for damaged ones.
     pub(super) fn resumed(
         folder: &Path,
-        skipped: impl FnMut(&RunDirError),
-    ) -> Result<(Self, Option<Snapshot>), RunDirError> {
-        fs::read_dir(folder).map_err(RunDirError::refused(folder, "read"))?;
+        skipped: impl FnMut(&FileError),
+    ) -> Result<(Self, Option<Snapshot>), FileError> {
+        fs::read_dir(folder).map_err(FileError::refused(folder, "read"))?;
         if !folder.join(HISTORY).exists() && !snapshots::any(folder)? {
-            return Err(RunDirError::NoRun {
-                path: folder.to_path_buf(),
-            });
+            let shown = folder.display();
+            return Err(FileError::system(
+                folder,
+                format!("holds no run to resume: `train CONFIG -o {shown}` starts one"),
+            ));
         }
         let locked = Self::lock(folder)?;
         let snapshot = snapshots::newest(folder, skipped)?;
         Ok((locked, snapshot))
     }
 
-    fn lock(folder: &Path) -> Result<Self, RunDirError> {
+    fn lock(folder: &Path) -> Result<Self, FileError> {
         Ok(Self {
             lock: Lock::take(folder)?,
             folder: folder.to_path_buf(),
@@ -172,9 +180,9 @@ impl Locked {
         keep_snapshots: usize,
         done: usize,
         each: impl FnMut(&StepRecord),
-    ) -> Result<RunFiles, RunDirError> {
+    ) -> Result<RunFiles, FileError> {
         let Self { folder, lock } = self;
-        remove_remains(&folder).map_err(RunDirError::refused(&folder, "tidied up"))?;
+        remove_remains(&folder).map_err(FileError::refused(&folder, "tidied up"))?;
         Ok(RunFiles {
             steps: History::open(&folder.join(HISTORY), done, each)?,
             evaluations: History::open(&folder.join(EVALUATIONS), done, |_| ())?,
@@ -192,7 +200,7 @@ impl RunFiles {
     pub(super) fn go_back(
         &mut self,
         notify: &mut Notify<'_>,
-    ) -> Result<Option<Snapshot>, RunDirError> {
+    ) -> Result<Option<Snapshot>, FileError> {
         let snapshot = snapshots::newest(&self.folder, |error| notify(&Notice::Damaged(error)))?;
         if let Some(snapshot) = &snapshot {
             let done = snapshot.progress().steps;
@@ -225,7 +233,7 @@ impl RunFiles {
                 serde_json::to_writer_pretty(&mut *out, record)?;
                 out.write_all(b"\n")
             });
-            written.map_err(RunDirError::refused(&path, "written"))
+            written.map_err(FileError::refused(&path, "written"))
         });
     }
 
@@ -249,7 +257,8 @@ impl RunFiles {
     pub(super) fn write_weights(&mut self, model: &impl Module, notify: &mut Notify<'_>) {
         let path = self.folder.join(WEIGHTS);
         self.write(RunFile::Weights, notify, |_| {
-            weights::write(model, &path).map_err(RunDirError::refused(&path, "written"))
+            replace(&path, |out| tensors::write(model, out))
+                .map_err(FileError::refused(&path, "written"))
         });
     }
 
@@ -258,10 +267,10 @@ impl RunFiles {
         &mut self,
         file: RunFile,
         notify: &mut Notify<'_>,
-        mut write: impl FnMut(&mut Snapshots) -> Result<(), RunDirError>,
+        mut write: impl FnMut(&mut Snapshots) -> Result<(), FileError>,
     ) {
         let mut written = write(&mut self.snapshots);
-        while written.as_ref().is_err_and(RunDirError::is_full_disk)
+        while written.as_ref().is_err_and(FileError::is_full_disk)
             && let Ok(Some(step)) = self.snapshots.make_room()
         {
             if !std::mem::replace(&mut self.made_room, true) {
@@ -273,18 +282,17 @@ impl RunFiles {
     }
 
     /// Reports files that could not be written, once for each reason, and when they can be written again.
-    fn wrote(&mut self, file: RunFile, written: Result<(), RunDirError>, notify: &mut Notify<'_>) {
+    fn wrote(&mut self, file: RunFile, written: Result<(), FileError>, notify: &mut Notify<'_>) {
         let before = self.unwritten.iter().position(|(other, _)| *other == file);
         let before = before.map(|place| self.unwritten.swap_remove(place));
         match written {
             Ok(()) if before.is_some() => notify(&Notice::WrittenAgain(file)),
             Ok(()) => {}
             Err(error) => {
-                let reason = error.reason();
-                if before.is_none_or(|(_, before)| before != reason) {
+                if before.is_none_or(|(_, before)| before != error.reason()) {
                     notify(&Notice::NotWritten(file, &error));
                 }
-                self.unwritten.push((file, reason));
+                self.unwritten.push((file, error.reason().to_owned()));
             }
         }
     }

@@ -1,69 +1,328 @@
-//! A run's state in one file, written and read one tensor at a time.
+//! A run's state in one [file of tensors](super::tensors), written and read one tensor at a time.
 //!
-//! ```text
-//! "rekindle-snapshot/3\n"
-//! fingerprint, steps done, first and last loss, last and best evaluation
-//! count, then an id and a tensor for each parameter and statistic, in the model's order
-//! count, then an id, a rank, named tensors and named scalars for each parameter that has optimizer state
-//! where the loss scale is dynamic: the scale, and steps since it changed
-//! "end\n", CRC-32 of everything before
-//! ```
-//! Everything between the start and end marks is bincode, at full precision. Ids of parameters are kept, because the
-//! optimizer finds its state by them; statistics get new ids, which are not used.
+//! | what | where |
+//! |---|---|
+//! | format, then fingerprint, progress, loss scale, and the form of the optimizer's state | metadata |
+//! | parameters and statistics | tensors called as their paths |
+//! | the optimizer's state | `optimizer.PATH.NAME`: tensors in `f32` of the shape of the parameter at that path |
+//! | CRC-32 of everything before | the last tensor, `checksum` |
 //!
 //! Memory: on the host, copies of one parameter's optimizer state, and another copy of one tensor while burn aligns it:
 //! two times the largest parameter for SGD with momentum, three times for Adam, and one more with master weights. There
 //! are no gradients when a snapshot is taken, so this stays below the optimizer's own peak if no parameter is more than
-//! a third of the model (a sixth with master weights). Cost: the file is read twice, so that damage is detected before
-//! the content is used.
+//! a third of the model (a sixth with master weights). Cost: the optimizer's state is read twice when a snapshot is
+//! written, because the header comes first, and the file is read twice when it is opened, so that damage is detected
+//! before the content is used.
 
-mod format;
-mod progress;
-mod reader;
 #[cfg(test)]
 mod tests;
-mod whole;
-mod writer;
 
-use std::{io::Write, path::Path};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io::{self, Read, Write},
+    path::Path,
+};
 
-use super::{replace::replace, run_dir_error::RunDirError};
-use format::{END, START};
-pub(crate) use progress::Progress;
-pub(crate) use reader::Snapshot;
-pub(crate) use writer::{SnapshotWriter, flattened};
+use burn::{
+    module::{Module, ParamId},
+    optim::{DynOptimizer, DynState, StateSource},
+    tensor::{DType, Device},
+};
+use rekindle::quiet::catch;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-/// Replaces the snapshot at `path`; `tensors` writes the model and the optimizer, in this order.
+use super::{
+    checksum::checksum,
+    device::staging::Staging,
+    file_error::FileError,
+    fingerprint::first_difference,
+    optimizer::AnyOptimizer,
+    progress::Progress,
+    replace::replace,
+    tensors::{self, Header, Listed, Tensors},
+};
+
+const FORMAT: &str = "rekindle-snapshot/4";
+/// How the header starts: `format` is the first of the metadata's keys.
+const START: &str = r#"{"__metadata__":{"format":"rekindle-snapshot/4","#;
+const CHECKSUM: &str = "checksum";
+/// Names inside a parameter's state start with nothing.
+pub(crate) const STATE_PREFIX: &str = "";
+
+/// The metadata, apart from the format.
+#[derive(Serialize, Deserialize)]
+struct About {
+    fingerprint: String,
+    progress: Progress,
+    /// A dynamic scale, and steps since it changed.
+    loss_scale: Option<(f64, u32)>,
+    /// By the parameters' paths.
+    states: BTreeMap<String, Form>,
+}
+
+/// A parameter's optimizer state without its values.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Form {
+    /// Names of its tensors.
+    pub(crate) tensors: Vec<String>,
+    /// Its scalars by name.
+    pub(crate) scalars: Value,
+}
+
+/// A snapshot that is being written.
+pub(crate) struct SnapshotWriter<'a> {
+    out: &'a mut dyn Write,
+    checksum: crc32fast::Hasher,
+    fingerprint: &'a str,
+    progress: &'a Progress,
+}
+
+impl SnapshotWriter<'_> {
+    /// Writes a model whose statistics are up to date, and its optimizer.
+    pub(crate) fn put(&mut self, model: &impl Module, optimizer: &AnyOptimizer) -> io::Result<()> {
+        let listed = tensors::list(model);
+        let mut forms = optimizer.forms()?;
+        // A tensor at two paths has one state, at the first.
+        let with_form = |one: &Listed| Some((one.path.clone(), forms.remove(&one.id)?));
+        let about = About {
+            fingerprint: self.fingerprint.to_owned(),
+            progress: self.progress.clone(),
+            loss_scale: optimizer.scaler.saved(),
+            states: listed.iter().filter_map(with_form).collect(),
+        };
+        let metadata = [
+            ("format", FORMAT.to_owned()),
+            ("run", serde_json::to_string(&about)?),
+        ];
+        let mut header = Header::new(Some(&BTreeMap::from(metadata)))?;
+        for one in &listed {
+            header.add(&one.path, one.dtype, &one.shape)?;
+        }
+        let states = listed
+            .iter()
+            .filter_map(|one| Some((one, about.states.get(&one.path)?)));
+        for (one, form) in states.clone() {
+            for name in &form.tensors {
+                header.add(&state_name(&one.path, name), DType::F32, &one.shape)?;
+            }
+        }
+        header.add(CHECKSUM, DType::U32, &[1])?;
+        header.write(self)?;
+        tensors::write_values(model, self)?;
+        for (one, form) in states {
+            let bytes = form.tensors.len() * one.shape.num_elements() * DType::F32.size();
+            optimizer.write_state(one.id, bytes, self)?;
+        }
+        let checksum = self.checksum.clone().finalize();
+        self.out.write_all(&checksum.to_le_bytes())
+    }
+}
+
+impl Write for SnapshotWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.checksum.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// What a tensor of the state of the parameter at `path` is called.
+fn state_name(path: &str, name: &str) -> String {
+    format!("optimizer.{path}.{name}")
+}
+
+/// Replaces the snapshot at `path`; `save` [puts](SnapshotWriter::put) the model and the optimizer.
 pub(super) fn write(
     path: &Path,
     fingerprint: &str,
     progress: &Progress,
-    tensors: impl FnOnce(&mut SnapshotWriter<'_>) -> std::io::Result<()>,
-) -> Result<(), RunDirError> {
-    replace(path, |out| {
-        let mut writer = SnapshotWriter {
+    save: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
+) -> Result<(), FileError> {
+    let written = replace(path, |out| {
+        save(&mut SnapshotWriter {
             out,
             checksum: crc32fast::Hasher::new(),
-        };
-        writer.write_all(START.as_bytes())?;
-        writer.put(fingerprint)?;
-        writer.put(progress)?;
-        tensors(&mut writer)?;
-        writer.write_all(END)?;
-        let checksum = writer.checksum.finalize();
-        out.write_all(&checksum.to_le_bytes())
-    })
-    .map_err(RunDirError::refused(path, "written"))
+            fingerprint,
+            progress,
+        })
+    });
+    written.map_err(FileError::refused(path, "written"))
 }
 
-/// Writes a snapshot with `body` between its marks, and the checksum that belongs to it.
+/// A checked snapshot that is being read: the model first, then the optimizer.
+pub(crate) struct Snapshot {
+    tensors: Tensors,
+    about: About,
+    /// Ids and shapes of the model's tensors by their paths, once they are read.
+    params: HashMap<String, Listed>,
+}
+
+impl Snapshot {
+    /// Opens a snapshot and checks that it is whole.
+    ///
+    /// # Errors
+    ///
+    /// A file that is missing or not readable, of another format, cut short or damaged.
+    pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
+        let file = || File::open(path).map_err(FileError::refused(path, "read"));
+        check_start(path, file()?)?;
+        let mut tensors = Tensors::open(path)?;
+        check_sum(path, file()?)?;
+        let about = tensors.metadata.remove("run").unwrap_or_default();
+        let about = serde_json::from_str(&about).map_err(|error| malformed(&tensors, error))?;
+        Ok(Self {
+            tensors,
+            about,
+            params: HashMap::new(),
+        })
+    }
+
+    /// Fails if it belongs to another run than the one with this fingerprint and number of steps.
+    pub(crate) fn check(&self, fingerprint: &str, steps: usize) -> Result<(), FileError> {
+        let difference = first_difference(&self.about.fingerprint, fingerprint)
+            .map_err(|error| self.malformed(error))?;
+        if let Some(difference) = difference {
+            let advice = "keep it, or start a new run";
+            return Err(self.tensors.wrong(format!("{difference}: {advice}")));
+        }
+        let done = self.about.progress.steps;
+        if done > steps {
+            return Err(self.tensors.wrong(format!(
+                "has done {done} steps already, but {steps} are asked for: ask for at least {done}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Its file.
+    pub(crate) fn path(&self) -> &Path {
+        self.tensors.path()
+    }
+
+    /// What the run has done.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.about.progress
+    }
+
+    /// A dynamic loss scale, and steps since it changed.
+    pub(crate) fn loss_scale(&self) -> Option<(f64, u32)> {
+        self.about.loss_scale
+    }
+
+    pub(crate) fn malformed(&self, what: impl std::fmt::Display) -> FileError {
+        malformed(&self.tensors, what)
+    }
+
+    /// Puts recorded values into a module, whose parameters keep their ids.
+    pub(crate) fn restore<M: Module>(&mut self, model: M) -> Result<M, FileError> {
+        let model = self.tensors.restore(model)?;
+        let listed = tensors::list(&model).into_iter();
+        self.params = listed.map(|one| (one.path.clone(), one)).collect();
+        Ok(model)
+    }
+
+    /// Reads the optimizer's state of the requested parameters, one after another.
+    pub(crate) fn optimizer(
+        &mut self,
+        optimizer: &dyn DynOptimizer,
+        wanted: impl Fn(ParamId) -> bool,
+        device: &Device,
+    ) -> Result<HashMap<ParamId, DynState>, FileError> {
+        // Updates are computed without autodiff.
+        let device = device.clone().without_autodiff();
+        let mut staging = Staging::default();
+        let mut states = HashMap::new();
+        for (path, form) in &self.about.states {
+            let wrong = |from: &Tensors, what| {
+                malformed(
+                    from,
+                    format!("the state of `{}` {what}", path.escape_debug()),
+                )
+            };
+            let Some(param) = self.params.get(path) else {
+                return Err(wrong(&self.tensors, "has no parameter"));
+            };
+            if !wanted(param.id) {
+                continue;
+            }
+            let scalars = serde_json::from_value(form.scalars.clone())
+                .map_err(|_| wrong(&self.tensors, "has other scalars"))?;
+            let mut source = StateSource::new(scalars);
+            let mut bytes = 0;
+            for name in &form.tensors {
+                let data = self.tensors.take(&state_name(path, name), &param.shape)?;
+                bytes += data.bytes().len() as u64;
+                source.insert_tensor(name.clone(), data);
+            }
+            // burn panics if it cannot convert the kind of values.
+            let rank = param.shape.num_dims();
+            let state =
+                catch(|| optimizer.state_unflatten(rank, STATE_PREFIX, &mut source, &device))
+                    .map_err(|_| wrong(&self.tensors, "holds something else than its tensors"))?
+                    .ok_or_else(|| wrong(&self.tensors, "is incomplete"))?;
+            staging.copied(bytes, &device);
+            states.insert(param.id, state);
+        }
+        Ok(states)
+    }
+}
+
+fn malformed(tensors: &Tensors, what: impl std::fmt::Display) -> FileError {
+    tensors.wrong(format!("cannot be understood: {what}"))
+}
+
+/// Fails if a file is not a snapshot; one that is cut short may be.
+fn check_start(path: &Path, file: File) -> Result<(), FileError> {
+    let mut start = Vec::new();
+    let read = file.take(8 + START.len() as u64).read_to_end(&mut start);
+    read.map_err(FileError::refused(path, "read"))?;
+    match START
+        .as_bytes()
+        .starts_with(start.get(8..).unwrap_or_default())
+    {
+        true => Ok(()),
+        false => Err(FileError::content(
+            path,
+            format!("is not a snapshot that this version reads, which is `{FORMAT}`"),
+        )),
+    }
+}
+
+/// Fails if the checksum at a file's end is not that of everything before.
+fn check_sum(path: &Path, mut file: File) -> Result<(), FileError> {
+    let mut stored = [0; 4];
+    let read = (|| {
+        let length = file.metadata()?.len().saturating_sub(stored.len() as u64);
+        let (_, computed) = checksum((&mut file).take(length))?;
+        file.read_exact(&mut stored)?;
+        Ok(computed)
+    })();
+    let computed = read.map_err(FileError::refused(path, "read"))?;
+    let stored = u32::from_le_bytes(stored);
+    match stored == computed {
+        true => Ok(()),
+        false => Err(FileError::content(
+            path,
+            format!(
+                "is damaged: its checksum is {computed:08x}, but {stored:08x} when it was written"
+            ),
+        )),
+    }
+}
+
+/// Writes a snapshot with the right start and checksum: the rest of the header up to a line's end, then all values.
 #[cfg(any(test, fuzzing))]
-pub(super) fn crafted(path: &Path, body: &[u8]) -> std::io::Result<()> {
-    let mut bytes = [START.as_bytes(), body, END].concat();
+pub(super) fn crafted(path: &Path, body: &[u8]) -> io::Result<()> {
+    let mut parts = body.splitn(2, |byte| *byte == b'\n');
+    let header = [START.as_bytes(), parts.next().unwrap_or_default()].concat();
+    let length = (header.len() as u64).to_le_bytes();
+    let mut bytes = [&length[..], &header, parts.next().unwrap_or_default()].concat();
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
     std::fs::write(path, bytes)
 }
-
-#[cfg(test)]
-#[path = "../../rekindle-plan/tests/support/mutated.rs"]
-mod mutated;

@@ -10,14 +10,12 @@ use std::{
 };
 
 use super::{
-    run_dir_error::RunDirError,
-    snapshot::{self, Progress, Snapshot, SnapshotWriter},
+    file_error::FileError,
+    progress::Progress,
+    snapshot::{self, Snapshot, SnapshotWriter},
 };
 
 const PREFIX: &str = "snapshot-";
-
-/// The only snapshot that earlier versions kept.
-const EARLIER: &str = "snapshot";
 
 /// Snapshots that may be kept.
 #[derive(Debug)]
@@ -32,7 +30,7 @@ pub(super) struct Snapshots {
 
 impl Snapshots {
     /// The snapshots of a run that has done this many steps. The newest `keep` are kept, at least one.
-    pub(super) fn of_run(folder: &Path, keep: usize, done: usize) -> Result<Self, RunDirError> {
+    pub(super) fn of_run(folder: &Path, keep: usize, done: usize) -> Result<Self, FileError> {
         let mut own = taken(folder)?;
         own.retain(|&step| step <= done);
         Ok(Self {
@@ -55,7 +53,7 @@ impl Snapshots {
         fingerprint: &str,
         progress: &Progress,
         tensors: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
-    ) -> Result<(), RunDirError> {
+    ) -> Result<(), FileError> {
         self.best = progress.best.as_ref().map(|best| best.step);
         let path = path(&self.folder, progress.steps);
         snapshot::write(&path, fingerprint, progress, tensors)?;
@@ -72,7 +70,7 @@ impl Snapshots {
 
     /// Removes a snapshot to make room, and returns its step: the oldest first, that of the best evaluation last, the
     /// newest whole one never.
-    pub(super) fn make_room(&mut self) -> Result<Option<usize>, RunDirError> {
+    pub(super) fn make_room(&mut self) -> Result<Option<usize>, FileError> {
         let mut there = taken(&self.folder)?;
         let mut newest = there.iter().rev();
         let whole = newest.find(|&&step| Snapshot::open(&path(&self.folder, step)).is_ok());
@@ -89,27 +87,23 @@ impl Snapshots {
         Ok(gone)
     }
 
-    fn remove(&self, step: usize) -> Result<(), RunDirError> {
+    fn remove(&self, step: usize) -> Result<(), FileError> {
         let path = path(&self.folder, step);
-        fs::remove_file(&path).map_err(RunDirError::refused(&path, "removed"))
+        fs::remove_file(&path).map_err(FileError::refused(&path, "removed"))
     }
 }
 
 /// Whether the folder has a snapshot, whole or not.
-pub(super) fn any(folder: &Path) -> Result<bool, RunDirError> {
-    Ok(!taken(folder)?.is_empty() || folder.join(EARLIER).is_file())
+pub(super) fn any(folder: &Path) -> Result<bool, FileError> {
+    Ok(!taken(folder)?.is_empty())
 }
 
 /// The newest whole snapshot, if there is any; `skipped` is called for each newer, damaged one.
 pub(super) fn newest(
     folder: &Path,
-    skipped: impl FnMut(&RunDirError),
-) -> Result<Option<Snapshot>, RunDirError> {
+    skipped: impl FnMut(&FileError),
+) -> Result<Option<Snapshot>, FileError> {
     let taken = taken(folder)?;
-    let earlier = folder.join(EARLIER);
-    if taken.is_empty() && earlier.is_file() {
-        return Snapshot::open(&earlier).map(Some);
-    }
     let mut damaged = Vec::new();
     for step in taken.iter().rev() {
         match Snapshot::open(&path(folder, *step)) {
@@ -122,11 +116,14 @@ pub(super) fn newest(
     }
     match damaged.into_iter().next() {
         None => Ok(None),
-        Some(newest) => Err(RunDirError::NoneWhole {
-            path: folder.to_path_buf(),
-            count: taken.len(),
-            newest: Box::new(newest),
-        }),
+        Some(newest) => Err(FileError::content(
+            folder,
+            format!(
+                "none of its {} snapshots can be read, so the run cannot be resumed: start it anew in another folder \
+                 (the newest: {newest})",
+                taken.len()
+            ),
+        )),
     }
 }
 
@@ -135,8 +132,8 @@ fn path(folder: &Path, step: usize) -> PathBuf {
 }
 
 /// Steps after which snapshots in the folder were taken.
-fn taken(folder: &Path) -> Result<BTreeSet<usize>, RunDirError> {
-    let refused = || RunDirError::refused(folder, "read");
+fn taken(folder: &Path) -> Result<BTreeSet<usize>, FileError> {
+    let refused = || FileError::refused(folder, "read");
     let mut steps = BTreeSet::new();
     for entry in fs::read_dir(folder).map_err(refused())? {
         let entry = entry.map_err(refused())?;
@@ -153,13 +150,17 @@ fn taken(folder: &Path) -> Result<BTreeSet<usize>, RunDirError> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
+    use burn::{nn::LinearConfig, tensor::Device};
+
     use super::*;
-    use crate::record::EvalRecord;
+    use crate::{optimizer::AnyOptimizer, record::EvalRecord, settings::TrainSettings};
 
     #[test]
     fn the_newest_whole_snapshot_is_never_removed_and_the_best_last() {
         let folder = tempfile::tempdir().unwrap();
         let mut snapshots = Snapshots::of_run(folder.path(), 4, 0).unwrap();
+        let model = LinearConfig::new(1, 1).init(&Device::flex());
+        let optimizer = AnyOptimizer::new(&TrainSettings::default());
         let best = EvalRecord {
             step: 1,
             samples: 1,
@@ -172,7 +173,8 @@ mod tests {
                 best: Some(best.clone()),
                 ..Progress::default()
             };
-            snapshots.take("", &progress, |_| Ok(())).unwrap();
+            let save = |to: &mut SnapshotWriter<'_>| to.put(&model, &optimizer);
+            snapshots.take("", &progress, save).unwrap();
         };
         (1..=5).for_each(&mut take);
         // Cut short: 4 is the newest that is whole.

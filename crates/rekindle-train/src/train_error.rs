@@ -23,7 +23,10 @@ pub enum TrainError {
     },
     /// The batch does not fit the model.
     #[error(transparent)]
-    Batch(#[from] ValueError),
+    Shape(#[from] ValueError),
+    /// The next batch could not be built.
+    #[error("the next batch cannot be built: {0}")]
+    Batch(String),
     /// The recorded step could not run.
     #[error(transparent)]
     Recorded(#[from] RecordError),

@@ -196,7 +196,7 @@ impl Trainer {
     /// finite and the settings stop there. The model, its statistics and the optimizer are then unchanged.
     pub(super) fn step(
         &mut self,
-        parts: impl ExactSizeIterator<Item = Batch>,
+        parts: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
     ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
         let before = self.statistics.before(&self.model);

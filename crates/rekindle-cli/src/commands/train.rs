@@ -5,7 +5,6 @@ use std::path::Path;
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
-    RunDirError,
     data::Split,
     device::{DeviceId, DeviceInfo, probe},
     ranks::Ranks,
@@ -160,7 +159,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
         Infeasible::report(error)?;
     }
-    if let Err(RunError::RunDir(RunDirError::Finished { path, steps })) = &result {
+    if let Err(RunError::Finished { path, steps }) = &result {
         let more = match config.training.rate_depends_on_steps() {
             false => "; `--steps N` trains further",
             true => ". Its learning rate depends on the number of steps, so it cannot be extended",

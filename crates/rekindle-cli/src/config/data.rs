@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle_train::data::{DataError, error::Blame, settings::Source};
+use rekindle_train::{
+    data::{DataError, settings::Source},
+    file_error::Blame,
+};
 
 use crate::{exit, failure::Failure};
 
@@ -38,19 +41,10 @@ pub fn in_folder(source: &Source, folder: &Path) -> Option<Source> {
 
 /// The failure of data that could not be opened.
 pub fn failure(error: DataError, source: &Source) -> Failure {
-    let (code, help) = match (error.blame(), &error) {
-        (Blame::System, _) => (exit::FILE_REFUSED, where_to_get(source)),
-        (_, DataError::Gzip { .. } | DataError::Length { .. } | DataError::Empty { .. }) => {
-            (exit::USAGE, "download the file again")
-        }
-        (_, DataError::Window { .. }) => (exit::USAGE, "use a smaller `window`, or a longer text"),
-        (_, DataError::Share { .. }) => (
-            exit::USAGE,
-            "change `eval_split` in [train] (0 trains on everything), or use more samples",
-        ),
-        _ => return error.into(),
-    };
-    Failure::with_help(code, error, help)
+    match error.blame() {
+        Blame::System => Failure::with_help(exit::FILE_REFUSED, error, where_to_get(source)),
+        Blame::Content => error.into(),
+    }
 }
 
 fn where_to_get(source: &Source) -> &'static str {

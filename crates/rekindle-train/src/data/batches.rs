@@ -33,14 +33,13 @@ impl Shuffled {
     /// If `batch` is 0 or larger than `samples`.
     pub fn new(samples: usize, batch: usize, seed: u64) -> Result<Self, DataError> {
         if batch == 0 {
-            return Err(DataError::Setting {
-                what: "the batch",
-                value: batch.to_string(),
-                wanted: "at least 1 sample",
-            });
+            let message = "the batch is 0, but must be at least 1 sample";
+            return Err(DataError::Setting(message.into()));
         }
         if batch > samples {
-            return Err(DataError::Batch { batch, samples });
+            return Err(DataError::Setting(format!(
+                "a batch of {batch} samples is larger than the data set, which has {samples}"
+            )));
         }
         Ok(Self {
             samples,

@@ -5,10 +5,11 @@
 use std::path::Path;
 
 use super::{
-    error::DataError,
+    error::{empty, length},
     file::{self, Input},
     images::{Images, check_labels},
 };
+use crate::file_error::FileError;
 
 /// Classes of CIFAR-10.
 pub const CLASSES: usize = 10;
@@ -20,7 +21,7 @@ const RECORD: usize = 1 + PIXELS;
 
 /// The training images, `data_batch_1.bin` to `data_batch_5.bin`, and the official test set, `test_batch.bin`, if it
 /// exists.
-pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), DataError> {
+pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), FileError> {
     file::require_folder(folder)?;
     // The archive unpacks into its own folder; users may give the parent folder by mistake.
     let unpacked = folder.join("cifar-10-batches-bin");
@@ -54,7 +55,7 @@ fn none() -> Images {
     }
 }
 
-fn append(images: &mut Images, path: &Path) -> Result<(), DataError> {
+fn append(images: &mut Images, path: &Path) -> Result<(), FileError> {
     let file = Input::open(path)?;
     // The length is known before reading, except for a pipe.
     check_length(path, file.length().unwrap_or(RECORD as u64))?;
@@ -69,18 +70,12 @@ fn append(images: &mut Images, path: &Path) -> Result<(), DataError> {
 }
 
 /// Whole records, and at least one.
-fn check_length(path: &Path, bytes: u64) -> Result<(), DataError> {
+fn check_length(path: &Path, bytes: u64) -> Result<(), FileError> {
     if bytes == 0 {
-        return Err(DataError::Empty {
-            path: path.to_path_buf(),
-        });
+        return Err(empty(path));
     }
     if !bytes.is_multiple_of(RECORD as u64) {
-        return Err(DataError::Length {
-            path: path.to_path_buf(),
-            expected: bytes.next_multiple_of(RECORD as u64),
-            actual: bytes,
-        });
+        return Err(length(path, bytes.next_multiple_of(RECORD as u64), bytes));
     }
     Ok(())
 }
@@ -129,7 +124,7 @@ mod tests {
         fs::write(&third, &record(1, 0)[..3000]).unwrap();
         let message = open(folder.path()).err().unwrap().to_string();
         assert!(
-            message.ends_with(
+            message.contains(
                 "data_batch_3.bin: holds 3000 bytes where 3073 are expected; it was cut short"
             ),
             "{message}"

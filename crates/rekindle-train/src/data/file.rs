@@ -9,7 +9,8 @@ use std::{
 use flate2::read::MultiGzDecoder;
 use sysinfo::System;
 
-use super::error::DataError;
+use super::error::{from_io, length};
+use crate::file_error::FileError;
 
 /// A file that is read from its start, unpacked if its name ends in `.gz`.
 pub(super) struct Input {
@@ -23,10 +24,9 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn open(path: &Path) -> Result<Self, DataError> {
-        let from_io = |source| DataError::from_io(path, "file", source);
-        let file = File::open(path).map_err(from_io)?;
-        let metadata = file.metadata().map_err(from_io)?;
+    pub(super) fn open(path: &Path) -> Result<Self, FileError> {
+        let file = File::open(path).map_err(from_io(path, "file"))?;
+        let metadata = file.metadata().map_err(from_io(path, "file"))?;
         let packed = path.extension().is_some_and(|extension| extension == "gz");
         Ok(Self {
             path: path.to_path_buf(),
@@ -41,7 +41,7 @@ impl Input {
     }
 
     /// The next `count` bytes of a file that should have `expected` in all.
-    pub(super) fn take(&mut self, count: usize, expected: u64) -> Result<Vec<u8>, DataError> {
+    pub(super) fn take(&mut self, count: usize, expected: u64) -> Result<Vec<u8>, FileError> {
         let bytes = self.up_to(count as u64)?;
         match bytes.len() == count {
             true => Ok(bytes),
@@ -50,7 +50,7 @@ impl Input {
     }
 
     /// The rest of a file that must have `expected` bytes in all.
-    pub(super) fn rest_of(mut self, expected: u64) -> Result<Vec<u8>, DataError> {
+    pub(super) fn rest_of(mut self, expected: u64) -> Result<Vec<u8>, FileError> {
         if self.length.is_some_and(|length| length != expected) {
             return Err(self.length_is_not(expected));
         }
@@ -61,15 +61,15 @@ impl Input {
         match (bytes.len() as u64).cmp(&left) {
             std::cmp::Ordering::Equal => Ok(bytes),
             std::cmp::Ordering::Less => Err(self.length_is_not(expected)),
-            std::cmp::Ordering::Greater => Err(DataError::Longer {
-                path: self.path,
-                expected,
-            }),
+            std::cmp::Ordering::Greater => Err(FileError::content(
+                &self.path,
+                format!("is longer than the {expected} bytes that it should have"),
+            )),
         }
     }
 
     /// All of it.
-    pub(super) fn all(mut self) -> Result<Vec<u8>, DataError> {
+    pub(super) fn all(mut self) -> Result<Vec<u8>, FileError> {
         self.check_room(self.length.unwrap_or(0))?;
         let most = free();
         let bytes = self.up_to(most.saturating_add(1))?;
@@ -80,18 +80,18 @@ impl Input {
     }
 
     /// At most `count` bytes, fewer if the file ends. Memory grows with the bytes actually read.
-    fn up_to(&mut self, count: u64) -> Result<Vec<u8>, DataError> {
+    fn up_to(&mut self, count: u64) -> Result<Vec<u8>, FileError> {
         let known = self
             .length
             .map_or(0, |length| length - self.taken.min(length));
         let mut bytes = Vec::with_capacity(known.min(count) as usize);
         let read = self.from.by_ref().take(count).read_to_end(&mut bytes);
         read.map_err(|source| match self.packed {
-            true => DataError::Gzip {
-                path: self.path.clone(),
-                source,
-            },
-            false => DataError::from_io(&self.path, "file", source),
+            true => FileError::content(
+                &self.path,
+                format!("is not a whole gzip file ({source}); get it again"),
+            ),
+            false => from_io(&self.path, "file")(source),
         })?;
         self.taken += bytes.len() as u64;
         bytes.shrink_to_fit();
@@ -99,23 +99,19 @@ impl Input {
     }
 
     /// Fails if `bytes` is more than the free memory.
-    fn check_room(&self, bytes: u64) -> Result<(), DataError> {
+    fn check_room(&self, bytes: u64) -> Result<(), FileError> {
         let free = free();
         match bytes <= free {
             true => Ok(()),
-            false => Err(DataError::TooLarge {
-                path: self.path.clone(),
-                free,
-            }),
+            false => Err(FileError::content(
+                &self.path,
+                format!("is larger than the memory that is free, which is {free} bytes"),
+            )),
         }
     }
 
-    fn length_is_not(&self, expected: u64) -> DataError {
-        DataError::Length {
-            path: self.path.clone(),
-            expected,
-            actual: self.length.unwrap_or(self.taken),
-        }
+    fn length_is_not(&self, expected: u64) -> FileError {
+        length(&self.path, expected, self.length.unwrap_or(self.taken))
     }
 
     /// Its length, unless it is packed or no file.
@@ -144,8 +140,8 @@ pub(super) fn find(folder: &Path, names: &[&str]) -> Option<PathBuf> {
 }
 
 /// Fails if `folder` is not a folder that can be listed.
-pub(super) fn require_folder(folder: &Path) -> Result<(), DataError> {
+pub(super) fn require_folder(folder: &Path) -> Result<(), FileError> {
     fs::read_dir(folder)
         .map(drop)
-        .map_err(|source| DataError::from_io(folder, "folder", source))
+        .map_err(from_io(folder, "folder"))
 }

@@ -1,46 +1,15 @@
 //! Distinguishes a data set from another one of the same size.
 
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 /// Two data sets with the same identity, length and shapes have the same samples.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Identity {
-    /// Where samples come from.
-    #[serde(flatten)]
-    pub origin: Origin,
-    /// Which of them they are, where they are a part of a shuffled data set.
-    pub split: Option<Split>,
-}
-
-/// Where samples come from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum Origin {
-    /// They were read.
-    Read {
-        /// CRC-32 of all bytes, as eight hexadecimal digits.
-        contents: String,
-    },
-    /// They are drawn.
-    Drawn {
-        /// Of the generator.
-        seed: u64,
-        /// Token ids are drawn below this; `None` for numbers.
-        vocab: Option<usize>,
-    },
-}
-
-/// A part of a shuffled data set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Split {
-    /// Of the shuffle.
-    pub seed: u64,
-    /// Place of the first sample.
-    pub first: usize,
-}
+#[serde(transparent)]
+pub struct Identity(Map<String, Value>);
 
 impl Identity {
-    /// The identity of samples made of these bytes.
+    /// The identity of samples made of these bytes: their CRC-32.
     #[must_use]
     pub fn of_bytes<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut sum = crc32fast::Hasher::new();
@@ -48,17 +17,27 @@ impl Identity {
             sum.update(&(bytes.len() as u64).to_le_bytes());
             sum.update(bytes);
         }
-        Self::whole(Origin::Read {
-            contents: format!("{:08x}", sum.finalize()),
-        })
+        Self::of("contents", json!(format!("{:08x}", sum.finalize())))
     }
 
-    /// The identity of all samples of an origin.
+    /// The identity of samples that are drawn: the seed, and the number of token ids where they are such.
     #[must_use]
-    pub fn whole(origin: Origin) -> Self {
-        Self {
-            origin,
-            split: None,
-        }
+    pub fn drawn(seed: u64, vocab: Option<usize>) -> Self {
+        Self::of("seed", json!(seed)).with("vocab", json!(vocab))
+    }
+
+    /// The identity of a part of them, which begins at a place of a shuffle.
+    #[must_use]
+    pub fn part(self, seed: u64, first: usize) -> Self {
+        self.with("split", json!({ "seed": seed, "first": first }))
+    }
+
+    fn of(name: &str, value: Value) -> Self {
+        Self(Map::new()).with(name, value)
+    }
+
+    fn with(mut self, name: &str, value: Value) -> Self {
+        self.0.insert(name.to_owned(), value);
+        self
     }
 }

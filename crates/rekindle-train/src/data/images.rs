@@ -5,10 +5,12 @@ use std::path::Path;
 use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
-    error::DataError,
     identity::Identity,
 };
-use crate::model::spec::{ElementKind, SampleShape};
+use crate::{
+    file_error::FileError,
+    model::spec::{ElementKind, SampleShape},
+};
 
 /// Images of one size, one byte a value, and a class for each.
 #[derive(Debug)]
@@ -24,18 +26,20 @@ pub(super) struct Images {
 }
 
 /// Fails if one of a file's labels is not below `classes`.
-pub(super) fn check_labels(labels: &[u8], classes: usize, path: &Path) -> Result<(), DataError> {
+pub(super) fn check_labels(labels: &[u8], classes: usize, path: &Path) -> Result<(), FileError> {
     match labels
         .iter()
         .position(|&label| usize::from(label) >= classes)
     {
         None => Ok(()),
-        Some(index) => Err(DataError::Label {
-            path: path.to_path_buf(),
-            index,
-            label: labels[index],
-            classes,
-        }),
+        Some(index) => Err(FileError::content(
+            path,
+            format!(
+                "label {} of sample {index} is not one of the {classes} classes (0 to {})",
+                labels[index],
+                classes - 1
+            ),
+        )),
     }
 }
 

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    error::DataError,
     file, idx,
     images::{Images, check_labels},
 };
+use crate::file_error::FileError;
 
 /// Classes of MNIST.
 pub const CLASSES: usize = 10;
@@ -14,24 +14,22 @@ pub const CLASSES: usize = 10;
 pub const DIMS: [usize; 3] = [1, 28, 28];
 
 /// The training images and, if they exist, the official test images.
-pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), DataError> {
+pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), FileError> {
     file::require_folder(folder)?;
-    let train = set(folder, "train")?.ok_or_else(|| DataError::Missing {
-        what: "file (nor with .gz at its end); training needs it and train-labels-idx1-ubyte",
-        path: folder.join("train-images-idx3-ubyte"),
+    let train = set(folder, "train")?.ok_or_else(|| {
+        let needs = "; training needs it and train-labels-idx1-ubyte";
+        missing(folder, "train-images-idx3-ubyte", needs)
     })?;
     Ok((train, set(folder, "t10k")?))
 }
 
-fn missing(folder: &Path, name: &str) -> DataError {
-    DataError::Missing {
-        what: "file (nor with .gz at its end)",
-        path: folder.join(name),
-    }
+fn missing(folder: &Path, name: &str, why: &str) -> FileError {
+    let reason = format!("no such file (nor with .gz at its end){why}");
+    FileError::system(&folder.join(name), reason)
 }
 
 /// One set, or none if neither of its files is there.
-fn set(folder: &Path, prefix: &str) -> Result<Option<Images>, DataError> {
+fn set(folder: &Path, prefix: &str) -> Result<Option<Images>, FileError> {
     let look = |rest: &str| -> (String, Option<PathBuf>) {
         // Both spellings occur: that of the original archive, and one that some unpackers produce.
         let name = format!("{prefix}-{rest}-ubyte");
@@ -44,19 +42,17 @@ fn set(folder: &Path, prefix: &str) -> Result<Option<Images>, DataError> {
     let (images_path, labels_path) = match (images_path, labels_path) {
         (None, None) => return Ok(None),
         (Some(images), Some(labels)) => (images, labels),
-        (None, Some(_)) => return Err(missing(folder, &images_name)),
-        (Some(_), None) => return Err(missing(folder, &labels_name)),
+        (None, Some(_)) => return Err(missing(folder, &images_name, "")),
+        (Some(_), None) => return Err(missing(folder, &labels_name, "")),
     };
 
     let images = idx::read_images(&images_path)?;
     let labels = idx::read_labels(&labels_path)?;
     if images.count() != labels.len() {
-        return Err(DataError::Pairing {
-            images: images.count() as u64,
-            labels: labels.len() as u64,
-            images_path,
-            labels_path,
-        });
+        let (labels, images) = (labels.len(), images.count());
+        let of = images_path.display();
+        let reason = format!("holds {labels} labels for the {images} images of {of}");
+        return Err(FileError::content(&labels_path, reason));
     }
     check_labels(&labels, CLASSES, &labels_path)?;
     Ok(Some(Images {
@@ -166,13 +162,10 @@ mod tests {
             [0, 0, 8, 1, 0, 0, 0, 1, 4],
         )
         .unwrap();
-        assert!(matches!(
-            open(folder.path()).err().unwrap(),
-            DataError::Pairing {
-                images: 2,
-                labels: 1,
-                ..
-            }
-        ));
+        let message = open(folder.path()).err().unwrap().to_string();
+        assert!(
+            message.contains("holds 1 labels for the 2 images of"),
+            "{message}"
+        );
     }
 }

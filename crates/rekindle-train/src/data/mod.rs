@@ -5,9 +5,10 @@
 //! - [`text`], [`mnist`] (over [`idx`] files), [`cifar10`], [`synthetic`]: the sources
 //! - [`identity`]: distinguishes a data set from another one of the same size
 //! - [`split`]: opens a source and sets samples apart for evaluation
-//! - [`permutation`] and [`batches`]: the samples of each step
+//! - [`permutation`] and [`batches`]: the samples of each step; `ahead` builds the next one meanwhile
 //! - [`error`]: errors, and whether their cause is the system or the content
 
+pub(crate) mod ahead;
 pub mod batch;
 pub mod batches;
 pub mod cifar10;

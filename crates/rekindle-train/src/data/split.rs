@@ -7,7 +7,7 @@ use super::{
     cifar10,
     dataset::{Dataset, TargetKind},
     error::DataError,
-    identity::{self, Identity},
+    identity::Identity,
     images::Images,
     mnist,
     permutation::Permutation,
@@ -36,11 +36,9 @@ pub struct Split {
 /// that leaves no samples for one side.
 pub fn open(source: &Source, share: f64, seed: u64) -> Result<Split, DataError> {
     if !(0.0..1.0).contains(&share) {
-        return Err(DataError::Setting {
-            what: "the evaluation share",
-            value: share.to_string(),
-            wanted: "at least 0 and below 1",
-        });
+        return Err(DataError::Setting(format!(
+            "the evaluation share is {share}, but must be at least 0 and below 1"
+        )));
     }
     match source {
         Source::Text {
@@ -92,13 +90,9 @@ fn by_shuffle(all: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Split, Dat
     }
     let samples = all.len();
     let eval = (samples as f64 * share).round() as usize;
-    for (count, starved) in [(eval, "evaluation"), (samples - eval, "training")] {
+    for (count, side) in [(eval, "evaluation"), (samples - eval, "training")] {
         if count == 0 {
-            return Err(DataError::Share {
-                share,
-                samples,
-                starved,
-            });
+            return Err(starved(share, samples, side));
         }
     }
     let order = Permutation::new(samples, seed, SPLIT);
@@ -113,6 +107,14 @@ fn by_shuffle(all: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Split, Dat
         train: Arc::new(part(eval, samples - eval)),
         eval: Some(Arc::new(part(0, eval))),
     })
+}
+
+/// The error of a share that leaves no samples for one side.
+pub(super) fn starved(share: f64, samples: usize, side: &str) -> DataError {
+    DataError::Setting(format!(
+        "an evaluation share of {share} of {samples} samples leaves none for {side}: change `eval_split` in [data] (0 \
+         trains on everything), or use more samples"
+    ))
 }
 
 /// An epoch that no run reaches, so that the order of the split differs from every training order.
@@ -141,13 +143,7 @@ impl Dataset for Part {
     }
 
     fn identity(&self) -> Identity {
-        Identity {
-            split: Some(identity::Split {
-                seed: self.seed,
-                first: self.first,
-            }),
-            ..self.all.identity()
-        }
+        self.all.identity().part(self.seed, self.first)
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {
@@ -210,14 +206,10 @@ mod tests {
     #[test]
     fn shares_that_starve_a_side_are_refused() {
         let message = |samples, share| open_synthetic(samples, share, 0).err().unwrap().to_string();
-        assert_eq!(
-            message(10, 0.01),
-            "an evaluation share of 0.01 of 10 samples leaves none for evaluation"
-        );
-        assert_eq!(
-            message(10, 0.99),
-            "an evaluation share of 0.99 of 10 samples leaves none for training"
-        );
+        for (share, side) in [(0.01, "evaluation"), (0.99, "training")] {
+            let starved = format!("share of {share} of 10 samples leaves none for {side}: ");
+            assert!(message(10, share).contains(&starved));
+        }
         for share in [1.0, -0.1, f64::NAN] {
             assert!(message(10, share).ends_with("must be at least 0 and below 1"));
         }

@@ -20,7 +20,7 @@ use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
     error::DataError,
-    identity::{Identity, Origin},
+    identity::Identity,
 };
 use crate::model::spec::{ElementKind, SampleShape};
 
@@ -29,11 +29,12 @@ const PROTOTYPES: u64 = 0;
 const TEACHER: u64 = 1 << 61;
 const SAMPLES: u64 = 1 << 62;
 
-/// Maximum number of samples. They cost nothing by themselves, but an evaluation reads its share of them.
-const MAX_SAMPLES: usize = i32::MAX as usize;
+/// Maximum number of samples, and of values of a sample: every backend requires an `i32` index. An evaluation reads its share
+/// of the samples.
+const MOST: usize = i32::MAX as usize;
 
-/// Maximum number of values of a sample: every backend requires an `i32` index.
-const MAX_VALUES: usize = i32::MAX as usize;
+/// Maximum number of a teacher's weights.
+const MOST_WEIGHTS: usize = MOST / 4;
 
 /// Random samples.
 #[derive(Debug)]
@@ -56,6 +57,13 @@ enum Rule {
     },
 }
 
+/// A value of a sample.
+#[derive(Clone, Copy)]
+enum Cell {
+    Number(f32),
+    Token(i32),
+}
+
 impl Synthetic {
     /// Checks the sizes and draws the teacher.
     pub(super) fn new(
@@ -65,84 +73,40 @@ impl Synthetic {
         samples: usize,
         seed: u64,
     ) -> Result<Self, DataError> {
-        let setting = |what, value: String, wanted| {
-            Err(DataError::Setting {
-                what,
-                value,
-                wanted,
-            })
-        };
-        if shape.is_empty() || shape.contains(&0) {
-            return setting(
-                "the synthetic shape",
-                format!("{shape:?}"),
-                "one or more sizes of at least 1",
-            );
-        }
-        if vocab.is_some_and(|vocab| vocab == 0 || i32::try_from(vocab).is_err()) {
-            return setting(
-                "the synthetic vocabulary",
-                vocab.unwrap_or(0).to_string(),
-                "from 1 to 2147483647",
-            );
-        }
-        if samples == 0 || samples > MAX_SAMPLES {
-            return setting(
-                "the number of synthetic samples",
-                samples.to_string(),
-                "from 1 to 2147483647",
-            );
-        }
         let size = shape
             .iter()
-            .try_fold(1usize, |size, &dim| size.checked_mul(dim));
-        let Some(size) = size.filter(|&size| size <= MAX_VALUES) else {
-            return setting(
-                "the synthetic shape",
-                format!("{shape:?}"),
-                "at most 2147483647 values a sample",
-            );
+            .try_fold(1usize, |size, &dim| size.checked_mul(dim))
+            .filter(|size| (1..=MOST).contains(size) && !shape.is_empty());
+        let Some(size) = size else {
+            return Err(DataError::Setting(format!(
+                "the synthetic shape is {shape:?}, but must be one or more sizes of at least 1, with at most {MOST} \
+                 values a sample"
+            )));
         };
+        let counted = |what: &str, count: usize, most: usize| match (1..=most).contains(&count) {
+            true => Ok(count),
+            false => Err(DataError::Setting(format!(
+                "the number of synthetic {what} is {count}, but must be from 1 to {most}"
+            ))),
+        };
+        counted("samples", samples, MOST)?;
+        counted("token ids", vocab.unwrap_or(1), MOST)?;
         let target = match target {
             TargetKind::TokenClasses(_) if vocab.is_none() => {
-                return setting(
-                    "the synthetic target",
-                    "token_classes".into(),
-                    "classes or values where samples are numbers: give `vocab`",
-                );
+                let message = "`token_classes` need token ids: give `vocab`";
+                return Err(DataError::Setting(message.into()));
             }
-            TargetKind::Classes(classes) | TargetKind::TokenClasses(classes)
-                if classes == 0 || i32::try_from(classes).is_err() =>
-            {
-                return setting(
-                    "the number of synthetic classes",
-                    classes.to_string(),
-                    "from 1 to 2147483647",
-                );
+            TargetKind::Classes(classes) => Rule::Classes(counted("classes", classes, MOST)?),
+            TargetKind::TokenClasses(classes) => {
+                Rule::TokenClasses(counted("classes", classes, MOST)?)
             }
-            TargetKind::Values(0) => {
-                return setting(
-                    "the number of synthetic target values",
-                    "0".into(),
-                    "at least 1",
-                );
-            }
-            TargetKind::Classes(classes) => Rule::Classes(classes),
-            TargetKind::TokenClasses(classes) => Rule::TokenClasses(classes),
             TargetKind::Values(values) => {
+                let rows = vocab.unwrap_or(size);
+                counted("target values", values, MOST_WEIGHTS / rows)?;
                 let scale = 1.0 / (size as f32).sqrt();
                 let mut rng = stream(seed, TEACHER);
-                let weights = vocab.unwrap_or(size).saturating_mul(values);
-                if weights > MAX_VALUES / 4 {
-                    return setting(
-                        "the number of synthetic target values",
-                        values.to_string(),
-                        "small enough for a teacher of at most 536870911 weights",
-                    );
-                }
-                let teacher = (0..weights)
-                    .map(|_| scale * unit_variance(&mut rng))
-                    .collect();
+                let weights = (0..rows * values).map(|_| scale * unit_variance(&mut rng));
+                let teacher = weights.collect();
                 Rule::Regression { values, teacher }
             }
         };
@@ -155,63 +119,50 @@ impl Synthetic {
         })
     }
 
-    fn size(&self) -> usize {
-        self.shape.iter().product()
+    fn value(&self, rng: &mut ChaCha8Rng) -> Cell {
+        match self.vocab {
+            None => Cell::Number(unit_variance(rng)),
+            Some(vocab) => Cell::Token(rng.random_range(0..vocab as u32) as i32),
+        }
     }
 
-    fn numbers(&self, index: usize) -> (Vec<f32>, Drawn) {
-        let half = 0.5f32.sqrt();
-        self.sample(
-            index,
-            unit_variance,
-            |shown, noise| half * (unit_variance(shown) + unit_variance(noise)),
-            |place, &number| (place, number),
-        )
-    }
-
-    fn tokens(&self, index: usize, vocab: usize) -> (Vec<i32>, Drawn) {
-        let token = |rng: &mut ChaCha8Rng| rng.random_range(0..vocab as u32) as i32;
-        self.sample(
-            index,
-            token,
-            |shown, noise| {
-                let (shown, other) = (token(shown), token(noise));
-                if noise.random::<bool>() { shown } else { other }
+    /// A value of a class, from its prototype and noise.
+    fn noisy(&self, shown: &mut ChaCha8Rng, noise: &mut ChaCha8Rng) -> Cell {
+        match (self.value(shown), self.value(noise)) {
+            (Cell::Number(shown), Cell::Number(noise)) => {
+                Cell::Number(0.5f32.sqrt() * (shown + noise))
+            }
+            (shown, other) => match noise.random::<bool>() {
+                true => shown,
+                false => other,
             },
-            |_, &id| (id as usize, 1.0),
-        )
+        }
     }
 
-    /// A sample and its target. `value` draws a value, `noisy` draws a value of a class from its prototype and noise;
-    /// `weight` returns the teacher's row for a value at a position, and its factor.
-    fn sample<V>(
-        &self,
-        index: usize,
-        value: impl Fn(&mut ChaCha8Rng) -> V,
-        noisy: impl Fn(&mut ChaCha8Rng, &mut ChaCha8Rng) -> V,
-        weight: impl Fn(usize, &V) -> (usize, f32),
-    ) -> (Vec<V>, Drawn) {
+    /// Draws a sample, and adds its target to those before.
+    fn sample(&self, index: usize, targets: &mut Targets) -> Vec<Cell> {
         assert!(index < self.samples, "sample {index} of {}", self.samples);
         let mut rng = stream(self.seed, SAMPLES + index as u64);
-        match &self.target {
-            Rule::Classes(classes) => {
+        let places = 0..self.shape.iter().product();
+        match (&self.target, targets) {
+            (Rule::Classes(classes), Targets::Classes(drawn)) => {
                 let class = rng.random_range(0..*classes as u32);
+                drawn.push(class as i32);
                 let mut prototype = stream(self.seed, PROTOTYPES + u64::from(class));
-                let values = (0..self.size()).map(|_| noisy(&mut prototype, &mut rng));
-                (values.collect(), Drawn::Classes(vec![class]))
+                let values = places.map(|_: usize| self.noisy(&mut prototype, &mut rng));
+                values.collect()
             }
-            Rule::TokenClasses(classes) => {
-                let sample: Vec<V> = (0..self.size()).map(|_| value(&mut rng)).collect();
-                let class = |(place, value)| {
-                    let (id, _) = weight(place, value);
+            (Rule::TokenClasses(classes), Targets::Classes(drawn)) => {
+                let sample: Vec<Cell> = places.map(|_| self.value(&mut rng)).collect();
+                drawn.extend(sample.iter().map(|value| {
+                    let (id, _) = weight(0, value);
                     let mut rng = stream(self.seed, PROTOTYPES + id as u64);
-                    rng.random_range(0..*classes as u32)
-                };
-                let drawn = sample.iter().enumerate().map(class).collect();
-                (sample, Drawn::Classes(drawn))
+                    rng.random_range(0..*classes as u32) as i32
+                }));
+                sample
             }
-            Rule::Regression { values, teacher } => {
-                let sample: Vec<V> = (0..self.size()).map(|_| value(&mut rng)).collect();
+            (Rule::Regression { values, teacher }, Targets::Values { values: drawn, .. }) => {
+                let sample: Vec<Cell> = places.map(|_| self.value(&mut rng)).collect();
                 let mut target = vec![0.0; *values];
                 for (place, value) in sample.iter().enumerate() {
                     let (row, times) = weight(place, value);
@@ -220,37 +171,19 @@ impl Synthetic {
                         *sum += times * weight;
                     }
                 }
-                (sample, Drawn::Values(target))
+                drawn.extend(target);
+                sample
             }
-        }
-    }
-
-    fn empty_targets(&self) -> Targets {
-        match self.target {
-            Rule::Classes(_) | Rule::TokenClasses(_) => Targets::Classes(Vec::new()),
-            Rule::Regression { values, .. } => Targets::Values {
-                values: Vec::new(),
-                width: values,
-            },
-        }
-    }
-}
-
-/// The target of one sample.
-enum Drawn {
-    Classes(Vec<u32>),
-    Values(Vec<f32>),
-}
-
-impl Drawn {
-    fn push_to(self, targets: &mut Targets) {
-        match (self, targets) {
-            (Self::Classes(drawn), Targets::Classes(classes)) => {
-                classes.extend(drawn.into_iter().map(|class| class as i32));
-            }
-            (Self::Values(drawn), Targets::Values { values, .. }) => values.extend(drawn),
             _ => unreachable!("a data set has one kind of target"),
         }
+    }
+}
+
+/// The teacher's row for a value at a place, and its factor.
+fn weight(place: usize, value: &Cell) -> (usize, f32) {
+    match value {
+        Cell::Number(number) => (place, *number),
+        Cell::Token(id) => (*id as usize, 1.0),
     }
 }
 
@@ -279,35 +212,37 @@ impl Dataset for Synthetic {
     }
 
     fn identity(&self) -> Identity {
-        Identity::whole(Origin::Drawn {
-            seed: self.seed,
-            vocab: self.vocab,
-        })
+        Identity::drawn(self.seed, self.vocab)
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {
-        let mut shape = vec![indices.len()];
-        shape.extend(&self.shape);
-        let mut targets = self.empty_targets();
+        let shape = [&[indices.len()], &self.shape[..]].concat();
+        let mut targets = match self.target {
+            Rule::Classes(_) | Rule::TokenClasses(_) => Targets::Classes(Vec::new()),
+            Rule::Regression { values: width, .. } => {
+                let values = Vec::with_capacity(indices.len() * width);
+                Targets::Values { values, width }
+            }
+        };
+        let size = shape.iter().product();
+        let (mut numbers, mut ids) = match self.vocab {
+            None => (Vec::with_capacity(size), Vec::new()),
+            Some(_) => (Vec::new(), Vec::with_capacity(size)),
+        };
+        for &index in indices {
+            for value in self.sample(index, &mut targets) {
+                match value {
+                    Cell::Number(number) => numbers.push(number),
+                    Cell::Token(id) => ids.push(id),
+                }
+            }
+        }
         let inputs = match self.vocab {
-            None => {
-                let mut values = Vec::with_capacity(indices.len() * self.size());
-                for &index in indices {
-                    let (sample, target) = self.numbers(index);
-                    values.extend(sample);
-                    target.push_to(&mut targets);
-                }
-                Inputs::Floats { values, shape }
-            }
-            Some(vocab) => {
-                let mut values = Vec::with_capacity(indices.len() * self.size());
-                for &index in indices {
-                    let (sample, target) = self.tokens(index, vocab);
-                    values.extend(sample);
-                    target.push_to(&mut targets);
-                }
-                Inputs::Tokens { values, shape }
-            }
+            None => Inputs::Floats {
+                values: numbers,
+                shape,
+            },
+            Some(_) => Inputs::Tokens { values: ids, shape },
         };
         Batch { inputs, targets }
     }
@@ -370,11 +305,14 @@ mod tests {
             .collect();
         let hits = (0..400)
             .filter(|&index| {
-                let (sample, Drawn::Classes(classes)) = data.numbers(index) else {
-                    panic!("classes were asked for");
+                let batch = data.batch(&[index]);
+                let (Inputs::Floats { values, .. }, Targets::Classes(classes)) =
+                    (batch.inputs, batch.targets)
+                else {
+                    panic!("numbers and classes were asked for");
                 };
                 let score = |prototype: &[f32]| -> f32 {
-                    prototype.iter().zip(&sample).map(|(p, x)| p * x).sum()
+                    prototype.iter().zip(&values).map(|(p, x)| p * x).sum()
                 };
                 let best =
                     (0..4).max_by(|&a, &b| score(&prototypes[a]).total_cmp(&score(&prototypes[b])));
@@ -429,7 +367,7 @@ mod tests {
         ] {
             assert!(matches!(
                 Synthetic::new(shape, vocab, target, samples, 0),
-                Err(DataError::Setting { .. })
+                Err(DataError::Setting(_))
             ));
         }
     }

@@ -15,11 +15,15 @@ use serde::{Deserialize, Serialize};
 use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
-    error::DataError,
+    error::{DataError, empty},
     file::Input,
     identity::Identity,
+    split::starved,
 };
-use crate::model::spec::{ElementKind, SampleShape};
+use crate::{
+    file_error::FileError,
+    model::spec::{ElementKind, SampleShape},
+};
 
 /// The number of values of a byte.
 pub const CLASSES: usize = 256;
@@ -74,33 +78,28 @@ pub(super) fn open(
     share: f64,
 ) -> Result<(Text, Option<Text>), DataError> {
     if window == 0 {
-        return Err(DataError::Setting {
-            what: "the window",
-            value: window.to_string(),
-            wanted: "at least 1 byte",
-        });
+        let message = "the window is 0, but must be at least 1 byte";
+        return Err(DataError::Setting(message.into()));
     }
     let files = paths
         .iter()
         .map(|path| Input::open(path)?.all())
-        .collect::<Result<Vec<_>, _>>()?;
+        .collect::<Result<Vec<_>, FileError>>()?;
     let (longest, bytes) = paths
         .iter()
         .zip(&files)
         .map(|(path, bytes)| (path, bytes.len()))
         .max_by_key(|&(_, bytes)| bytes)
-        .ok_or(DataError::NoFiles)?;
+        .ok_or_else(|| DataError::Setting("the text source names no files".into()))?;
     if bytes == 0 {
-        return Err(DataError::Empty {
-            path: longest.clone(),
-        });
+        return Err(empty(longest).into());
     }
     if bytes <= window {
-        return Err(DataError::Window {
-            window,
-            path: longest.clone(),
-            bytes: bytes as u64,
-        });
+        return Err(DataError::Setting(format!(
+            "a window of {window} bytes and the byte that follows fit no file: the longest, {}, has {bytes} bytes; \
+             use a smaller `window`, or a longer text",
+            longest.display()
+        )));
     }
 
     let files = Arc::new(files);
@@ -110,20 +109,15 @@ pub(super) fn open(
     };
     let samples = text(1, &|file| (0, files[file].len())).len;
     let train = text(1, &|file| (0, cuts[file]));
-    let starved = |starved| DataError::Share {
-        share,
-        samples,
-        starved,
-    };
     if train.len == 0 {
-        return Err(starved("training"));
+        return Err(starved(share, samples, "training"));
     }
     if share == 0.0 {
         return Ok((train, None));
     }
     let eval = text(window, &|file| (cuts[file], files[file].len()));
     if eval.len == 0 {
-        return Err(starved("evaluation"));
+        return Err(starved(share, samples, "evaluation"));
     }
     Ok((train, Some(eval)))
 }
@@ -295,31 +289,22 @@ mod tests {
     #[test]
     fn too_little_text_is_refused_with_its_numbers() {
         let (_folder, paths) = files(&[b"abc", b"abcd"]);
-        let message = open(&paths, (4, Predict::Next), 0.0)
-            .unwrap_err()
-            .to_string();
-        assert!(message.contains("a window of 4 bytes"), "{message}");
-        assert!(message.ends_with("1.txt, has 4 bytes"), "{message}");
-        assert!(matches!(
-            open(&[], (4, Predict::Next), 0.0),
-            Err(DataError::NoFiles)
-        ));
-        assert!(matches!(
-            open(&paths, (0, Predict::Next), 0.0),
-            Err(DataError::Setting { .. })
-        ));
-        assert!(matches!(
-            open(&paths, (2, Predict::Next), 0.25),
-            Err(DataError::Share {
-                samples: 3,
-                starved: "evaluation",
-                ..
-            })
-        ));
         let (_folder, empty) = files(&[b"", b""]);
-        assert!(matches!(
-            open(&empty, (1, Predict::Next), 0.0),
-            Err(DataError::Empty { .. })
-        ));
+        for (paths, window, share, words) in [
+            (&paths[..], 4, 0.0, "a window of 4 bytes"),
+            (&paths[..], 4, 0.0, "1.txt, has 4 bytes"),
+            (&[][..], 4, 0.0, "names no files"),
+            (&paths[..], 0, 0.0, "the window is 0"),
+            (
+                &paths[..],
+                2,
+                0.25,
+                "of 3 samples leaves none for evaluation",
+            ),
+            (&empty[..], 1, 0.0, "holds no samples"),
+        ] {
+            let message = open(paths, (window, Predict::Next), share).unwrap_err();
+            assert!(message.to_string().contains(words), "{message}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use rekindle_plan::Bytes;
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use thiserror::Error;
 
 use super::DeviceId;
@@ -58,41 +58,14 @@ impl DeviceInfo {
     }
 }
 
-/// As people read it.
-impl Serialize for Unavailable {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 /// Why a device cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Unavailable {
-    /// Its backend is not part of this build.
-    #[error("not built in: build with `--features {feature}`")]
-    NotBuiltIn {
-        /// The cargo feature.
-        feature: &'static str,
-    },
-    /// CUDA lacks something.
-    #[cfg(feature = "cuda")]
-    #[error(transparent)]
-    Cuda(#[from] rekindle_cuda::CudaError),
-    /// NVIDIA's management library does not answer.
-    #[cfg(feature = "cuda")]
-    #[error(transparent)]
-    Nvml(#[from] super::NvmlError),
-    /// There is no adapter.
-    #[error("wgpu finds no adapter: install a Vulkan driver (Mesa's software Vulkan will do)")]
-    NoAdapter,
-    /// There are fewer devices of the kind.
-    #[error("{}", no_such_number(*.device, *.count))]
-    NoSuchNumber {
-        /// The device asked for.
-        device: DeviceId,
-        /// How many there are.
-        count: usize,
-    },
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Error)]
+#[serde(transparent)]
+#[error("{reason}")]
+pub struct Unavailable {
+    reason: String,
+    #[serde(skip)]
+    obstacle: Obstacle,
 }
 
 /// What stands in the way of a device.
@@ -109,29 +82,52 @@ pub enum Obstacle {
 }
 
 impl Unavailable {
+    /// Something that a user can mend.
+    pub(super) fn setup(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            obstacle: Obstacle::Setup,
+        }
+    }
+
+    /// The backend is not part of this build.
+    pub(super) fn not_built_in(feature: &str) -> Self {
+        Self {
+            obstacle: Obstacle::Absence,
+            ..Self::setup(format!("not built in: build with `--features {feature}`"))
+        }
+    }
+
+    /// There are fewer devices of the kind.
+    pub(super) fn no_such_number(device: DeviceId, count: usize) -> Self {
+        let hidden = match (device, std::env::var("CUDA_VISIBLE_DEVICES")) {
+            (DeviceId::Cuda(_), Ok(value)) => format!(" (CUDA_VISIBLE_DEVICES is `{value}`)"),
+            _ => String::new(),
+        };
+        Self::setup(format!(
+            "there is no {device}: this machine has {count} of that kind{hidden}, numbered from 0"
+        ))
+    }
+
     /// What kind of obstacle it is.
     #[must_use]
     pub fn obstacle(&self) -> Obstacle {
-        match self {
-            Self::NotBuiltIn { .. } => Obstacle::Absence,
-            #[cfg(feature = "cuda")]
-            Self::Cuda(error) => match error {
-                error if error.is_absence() => Obstacle::Absence,
-                rekindle_cuda::CudaError::NoMemory { .. } => Obstacle::Memory,
-                rekindle_cuda::CudaError::Driver { .. } => Obstacle::Fault,
-                _ => Obstacle::Setup,
-            },
-            #[cfg(feature = "cuda")]
-            Self::Nvml(_) => Obstacle::Setup,
-            Self::NoAdapter | Self::NoSuchNumber { .. } => Obstacle::Setup,
-        }
+        self.obstacle
     }
 }
 
-fn no_such_number(device: DeviceId, count: usize) -> String {
-    let hidden = match (device, std::env::var("CUDA_VISIBLE_DEVICES")) {
-        (DeviceId::Cuda(_), Ok(value)) => format!(" (CUDA_VISIBLE_DEVICES is `{value}`)"),
-        _ => String::new(),
-    };
-    format!("there is no {device}: this machine has {count} of that kind{hidden}, numbered from 0")
+#[cfg(feature = "cuda")]
+impl From<rekindle_cuda::CudaError> for Unavailable {
+    fn from(error: rekindle_cuda::CudaError) -> Self {
+        use rekindle_cuda::CudaError;
+        Self {
+            obstacle: match &error {
+                error if error.is_absence() => Obstacle::Absence,
+                CudaError::NoMemory { .. } => Obstacle::Memory,
+                CudaError::Driver { .. } => Obstacle::Fault,
+                _ => Obstacle::Setup,
+            },
+            ..Self::setup(error.to_string())
+        }
+    }
 }

@@ -15,22 +15,21 @@
 //!
 //! The database has no checksums, and a damaged one may produce kernels that compute wrong results. Therefore a process
 //! that is the only user of a folder checks the seal, and empties the folder if the seal is missing or does not match;
-//! then kernels are compiled again. Seals are written [at the end](seal_kernels), and every [`SEAL_EVERY`] when the
-//! database is at rest, so that little is lost if a process is killed.
+//! then kernels are compiled again. A seal is written [at the end](seal_kernels) of a process; one that is killed leaves none.
 //!
 //! All folders together take about [`MOST`] bytes: the least recently used ones are emptied first. Any of them may be
 //! deleted at any time.
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, Read},
+    io,
     path::{Path, PathBuf},
     sync::OnceLock,
-    thread,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use super::DeviceInfo;
+use crate::checksum::checksum;
 
 const DATABASE: [&str; 3] = ["kernels.db", "kernels.db-wal", "chosen"];
 const SEAL: &str = "seal";
@@ -38,9 +37,6 @@ const LOCK: &str = "lock";
 
 /// Maximum bytes of the folders of all devices, in files at rest.
 const MOST: u64 = 1 << 30;
-
-/// Interval at which the database is checked for being at rest.
-const SEAL_EVERY: Duration = Duration::from_secs(2);
 
 /// Maximum number of letters in a folder's name that describe the device.
 const LETTERS: usize = 64;
@@ -62,8 +58,6 @@ pub fn keep_kernels(folder: &Path, device: &DeviceInfo) -> io::Result<()> {
         if let Some(folder) = kept_kernels() {
             rekindle::cubecl::keep_kernels_in(folder.to_path_buf());
         }
-        // Without this thread, only a process that ends normally leaves a seal.
-        let _ = thread::Builder::new().spawn(|| KEPT.get().map(Kernels::seal_at_rest));
     }
     Ok(())
 }
@@ -161,51 +155,18 @@ impl Kernels {
         }
     }
 
-    /// Writes a seal whenever the database has changed and come to rest.
-    fn seal_at_rest(&self) {
-        let mut sealed = self.state();
-        let mut before = sealed;
-        loop {
-            thread::sleep(SEAL_EVERY);
-            let now = self.state();
-            if now == before && now != sealed {
-                self.seal();
-                sealed = now;
-            }
-            before = now;
-        }
-    }
-
-    /// Lengths of the database's files, and when they were written.
-    fn state(&self) -> [Option<(u64, SystemTime)>; DATABASE.len()] {
-        DATABASE.map(|file| {
-            let file = self.folder.join(file).metadata().ok()?;
-            Some((file.len(), file.modified().ok()?))
-        })
-    }
-
     /// Names, lengths and checksums of the database's files.
     fn digest(&self) -> io::Result<String> {
         let mut digest = String::new();
         for name in DATABASE {
-            let mut file = match File::open(self.folder.join(name)) {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            let mut checksum = crc32fast::Hasher::new();
-            let mut length = 0;
-            let mut part = [0; 1 << 16];
-            loop {
-                match file.read(&mut part)? {
-                    0 => break,
-                    read => {
-                        checksum.update(&part[..read]);
-                        length += read;
-                    }
+            match File::open(self.folder.join(name)) {
+                Ok(file) => {
+                    let (length, sum) = checksum(file)?;
+                    digest.push_str(&format!("{name} {length} {sum:08x}\n"));
                 }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
-            digest.push_str(&format!("{name} {length} {:08x}\n", checksum.finalize()));
         }
         Ok(digest)
     }
@@ -244,7 +205,11 @@ fn make_room(folder: &Path, most: u64) {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::{
+        sync::atomic::{AtomicBool, Ordering::Relaxed},
+        thread,
+        time::Duration,
+    };
 
     use super::*;
     use crate::device::DeviceId;

@@ -33,8 +33,8 @@ pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
 #[cfg(feature = "cuda")]
 pub use nvidia::cuda_parts;
 #[cfg(feature = "cuda")]
-pub use nvml::{NvmlError, NvmlMemory, gpu_processes, nvml_memory};
-pub use open::{DeviceError, OpenDevice, open};
+pub use nvml::{NvmlMemory, gpu_processes, nvml_memory};
+pub use open::{OpenDevice, open};
 pub use probe::{address_space_left, count, listed, probe, probe_kind};
 pub use process::GpuProcess;
 #[cfg(not(feature = "cuda"))]

@@ -42,10 +42,7 @@ fn gpu(number: usize) -> Result<Gpu, Unavailable> {
     let gpus = gpus()?;
     let count = gpus.len();
     let gpu = gpus.into_iter().nth(number);
-    gpu.ok_or(Unavailable::NoSuchNumber {
-        device: DeviceId::Cuda(number),
-        count,
-    })
+    gpu.ok_or_else(|| Unavailable::no_such_number(DeviceId::Cuda(number), count))
 }
 
 fn info(gpu: &Gpu, free_bytes: Option<Bytes>) -> DeviceInfo {

@@ -1,43 +1,30 @@
 //! The memory of a whole GPU from NVIDIA's management library: all processes, the driver's context included.
 
-use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError as WrapperError};
+use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
 use rekindle_plan::Bytes;
-use serde::Serialize;
-use thiserror::Error;
 
-use super::GpuProcess;
+use super::{GpuProcess, Unavailable};
 
 /// Memory of a whole GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NvmlMemory {
-    /// Everything the card has.
-    pub total_bytes: Bytes,
     /// What all processes and the driver hold.
     pub used_bytes: Bytes,
     /// What is left.
     pub free_bytes: Bytes,
 }
 
-/// NVML is not available or failed.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(
-    "NVIDIA's management library (`libnvidia-ml.so.1`), which says what the driver's context takes, does not answer \
-     ({reason}): it comes with the driver; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-)]
-pub struct NvmlError {
-    reason: String,
-}
-
-impl From<WrapperError> for NvmlError {
-    fn from(error: WrapperError) -> Self {
-        Self {
-            reason: error.to_string(),
-        }
+impl From<NvmlError> for Unavailable {
+    fn from(error: NvmlError) -> Self {
+        Self::setup(format!(
+            "NVIDIA's management library (`libnvidia-ml.so.1`), which says what the driver's context takes, does not answer \
+             ({error}): it comes with the driver; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        ))
     }
 }
 
 /// CUDA numbers GPUs by its own settings, so the library is queried by the bus address.
-fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, WrapperError> {
+fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, NvmlError> {
     let gpus = rekindle_cuda::gpus().unwrap_or_default();
     match gpus.get(number) {
         Some(gpu) => nvml
@@ -52,11 +39,10 @@ fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, WrapperError>
 /// # Errors
 ///
 /// If the library is missing or the GPU does not answer.
-pub fn nvml_memory(number: usize) -> Result<NvmlMemory, NvmlError> {
+pub fn nvml_memory(number: usize) -> Result<NvmlMemory, Unavailable> {
     let nvml = Nvml::init()?;
     let memory = device(&nvml, number)?.memory_info()?;
     Ok(NvmlMemory {
-        total_bytes: Bytes(memory.total),
         used_bytes: Bytes(memory.used),
         free_bytes: Bytes(memory.free),
     })
@@ -72,7 +58,7 @@ pub(crate) struct GpuHeld {
 
 impl GpuHeld {
     /// The GPU that CUDA gives this number, now.
-    pub(crate) fn now(number: usize) -> Result<Self, NvmlError> {
+    pub(crate) fn now(number: usize) -> Result<Self, Unavailable> {
         let processes = processes(number).unwrap_or_default();
         let own = processes
             .into_iter()
@@ -104,7 +90,7 @@ pub fn gpu_processes(number: usize) -> Vec<GpuProcess> {
     processes
 }
 
-fn processes(number: usize) -> Result<Vec<GpuProcess>, WrapperError> {
+fn processes(number: usize) -> Result<Vec<GpuProcess>, NvmlError> {
     let nvml = Nvml::init()?;
     let running = device(&nvml, number)?.running_compute_processes()?;
     let processes = running.into_iter().map(|process| GpuProcess {
@@ -123,7 +109,7 @@ fn processes(number: usize) -> Result<Vec<GpuProcess>, WrapperError> {
 /// # Errors
 ///
 /// Where the library is missing.
-pub fn nvml_driver() -> Result<String, NvmlError> {
+pub fn nvml_driver() -> Result<String, Unavailable> {
     Ok(Nvml::init()?.sys_driver_version()?)
 }
 

@@ -3,13 +3,9 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use thiserror::Error;
 
-use super::DeviceId;
-use rekindle::{
-    dtype::Dtype,
-    meter::{Meter, NotInstalled},
-};
+use super::{DeviceId, Unavailable};
+use rekindle::{dtype::Dtype, meter::Meter};
 
 /// An open device on which tensors can be created, with a meter for its memory.
 pub struct OpenDevice {
@@ -19,49 +15,20 @@ pub struct OpenDevice {
     pub meter: Arc<dyn Meter>,
 }
 
-/// The error of a device that cannot be opened.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum DeviceError {
-    /// It is not part of this build.
-    #[error("{device} is not built in: build with `--features {}`", device.feature())]
-    NotBuiltIn {
-        /// The device.
-        device: DeviceId,
-    },
-    /// Its memory cannot be measured.
-    #[error(transparent)]
-    Meter(#[from] NotInstalled),
-    /// The device does not support the number type.
-    #[error(
-        "{device} does not compute in {dtype}; it does in {}",
-        listed(supported)
-    )]
-    Dtype {
-        /// The device.
-        device: DeviceId,
-        /// The requested type.
-        dtype: Dtype,
-        /// The types that it supports.
-        supported: Vec<Dtype>,
-    },
-}
-
-fn listed(dtypes: &[Dtype]) -> String {
-    let names: Vec<String> = dtypes.iter().map(Dtype::to_string).collect();
-    names.join(", ")
-}
-
 /// Opens a device that was [probed](super::probe) before: opening a GPU that does not work may panic below burn.
 ///
 /// # Errors
 ///
 /// If the device's backend is not built in, its memory cannot be measured, or it does not support `dtype`.
-pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
+pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, Unavailable> {
     let opened: OpenDevice = match id {
         #[cfg(feature = "flex")]
         DeviceId::Cpu => OpenDevice {
             device: Device::flex().autodiff(),
-            meter: Arc::new(rekindle::meter::HostMeter::new()?),
+            meter: Arc::new(
+                rekindle::meter::HostMeter::new()
+                    .map_err(|error| Unavailable::setup(error.to_string()))?,
+            ),
         },
         #[cfg(feature = "cuda")]
         DeviceId::Cuda(index) => {
@@ -89,17 +56,18 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, DeviceError> {
             unreachable_patterns,
             reason = "reached in builds without all backends"
         )]
-        _ => return Err(DeviceError::NotBuiltIn { device: id }),
+        _ => return Err(Unavailable::not_built_in(id.feature())),
     };
     let supported = Dtype::supported(&opened.device);
     if supported.contains(&dtype) {
         return Ok(opened);
     }
-    Err(DeviceError::Dtype {
-        device: id,
-        dtype,
-        supported,
-    })
+    let names: Vec<String> = supported.iter().map(Dtype::to_string).collect();
+    Err(Unavailable::setup(format!(
+        "{id} does not compute in {dtype}; it does in {}: name one of these in `dtype` of [train], or by `--dtype`, or another \
+         device",
+        names.join(", ")
+    )))
 }
 
 /// The device with autodiff, and a meter of its pools, which are configured before the device is used.

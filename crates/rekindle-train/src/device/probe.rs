@@ -28,9 +28,7 @@ pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
 /// The reason why it cannot be used.
 pub fn listed(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
     if !device.built_in() {
-        return Err(Unavailable::NotBuiltIn {
-            feature: device.feature(),
-        });
+        return Err(Unavailable::not_built_in(device.feature()));
     }
     match device {
         DeviceId::Cpu => Ok(processor()),
@@ -42,7 +40,7 @@ pub fn listed(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
             let adapters = adapters()?;
             let count = adapters.len();
             let adapter = adapters.into_iter().nth(number);
-            adapter.ok_or(Unavailable::NoSuchNumber { device, count })
+            adapter.ok_or_else(|| Unavailable::no_such_number(device, count))
         }
     }
 }
@@ -67,9 +65,7 @@ pub fn count(device: DeviceId) -> Result<usize, Unavailable> {
 /// The reason why there is none.
 pub fn probe_kind(device: DeviceId) -> Result<Vec<DeviceInfo>, Unavailable> {
     if !device.built_in() {
-        return Err(Unavailable::NotBuiltIn {
-            feature: device.feature(),
-        });
+        return Err(Unavailable::not_built_in(device.feature()));
     }
     match device {
         DeviceId::Cpu => Ok(vec![processor()]),
@@ -168,14 +164,16 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
         })
         .collect();
     if found.is_empty() {
-        return Err(Unavailable::NoAdapter);
+        return Err(Unavailable::setup(
+            "wgpu finds no adapter: install a Vulkan driver (Mesa's software Vulkan will do)",
+        ));
     }
     Ok(found)
 }
 
 #[cfg(not(feature = "wgpu"))]
 fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
-    Err(Unavailable::NotBuiltIn { feature: "wgpu" })
+    Err(Unavailable::not_built_in("wgpu"))
 }
 
 #[cfg(test)]

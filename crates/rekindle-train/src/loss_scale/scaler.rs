@@ -1,15 +1,9 @@
 //! The loss scale of a run's next step.
 
-use std::io;
-
 use burn::tensor::{Device, Tensor};
 
 use super::LossScale;
-use crate::{
-    run_dir_error::RunDirError,
-    settings::TrainSettings,
-    snapshot::{Snapshot, SnapshotWriter},
-};
+use crate::settings::TrainSettings;
 
 const FIRST: f64 = 65536.0;
 const GROWTH: f64 = 2.0;
@@ -80,24 +74,18 @@ impl LossScaler {
         }
     }
 
-    /// Writes the scale, where it changes.
-    pub(crate) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        match self.dynamic {
-            true => to.put(&(self.scale, self.good_steps)),
-            false => Ok(()),
-        }
+    /// The scale, and steps since it changed, where it changes.
+    pub(crate) fn saved(&self) -> Option<(f64, u32)> {
+        let scale = self.scale.filter(|_| self.dynamic)?;
+        Some((scale, self.good_steps))
     }
 
-    /// Continues with the scale that one of the same settings has written.
-    pub(crate) fn restored(mut self, from: &mut Snapshot) -> Result<Self, RunDirError> {
+    /// Continues with the scale that one of the same settings has [saved](Self::saved).
+    pub(crate) fn restored(mut self, saved: Option<(f64, u32)>) -> Result<Self, String> {
         if self.dynamic {
-            (self.scale, self.good_steps) = from.take()?;
-            if !self
-                .scale
-                .is_some_and(|scale| scale.is_finite() && scale >= FLOOR)
-            {
-                return Err(from.malformed(format!("its loss scale is {:?}", self.scale)));
-            }
+            let valid = saved.filter(|(scale, _)| scale.is_finite() && *scale >= FLOOR);
+            let (scale, good_steps) = valid.ok_or("its loss scale is wrong")?;
+            (self.scale, self.good_steps) = (Some(scale), good_steps);
         }
         Ok(self)
     }

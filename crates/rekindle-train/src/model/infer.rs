@@ -6,7 +6,7 @@
 use super::{
     rules,
     shape::{LayerShape, ModelShape},
-    shape_error::{LayerPath, ShapeError, ShapeProblem},
+    shape_error::{LayerPath, ShapeError},
     spec::{LayerSpec, ModelSpec, SampleShape},
 };
 
@@ -25,7 +25,7 @@ impl ModelSpec {
         };
         rules::check_sample(&self.input, "input").map_err(of_the_model)?;
         if self.layers.is_empty() {
-            return Err(of_the_model(ShapeProblem::NoLayers));
+            return Err(of_the_model(rules::NO_LAYERS.into()));
         }
         let layers = infer_list(&self.layers, &self.input, &mut Vec::new())?;
         let embeddings: Vec<[usize; 2]> = self.layers.iter().filter_map(embedding).collect();
@@ -64,11 +64,10 @@ fn check_shared(
                     path: LayerPath(path.clone()),
                     kind: layer.kind(),
                     got: shape.input.clone(),
-                    problem: ShapeProblem::NothingToShare {
-                        vocab,
-                        dim,
-                        embeddings: embeddings.to_vec(),
-                    },
+                    problem: format!(
+                        "it shares the weight of the model's one embedding, which must be [{vocab}, {dim}]; the model has \
+                         {embeddings:?}"
+                    ),
                 });
             }
         }

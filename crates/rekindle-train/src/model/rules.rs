@@ -2,12 +2,14 @@
 
 use super::{
     shape::{LayerShape, MAX_ELEMENTS},
-    shape_error::ShapeProblem,
     spec::{ElementKind, LayerSpec, Padding, PoolSpec, SampleShape},
     window::positions,
 };
 
 const MAX_RANK: usize = 3;
+
+/// The problem with a model or residual that is empty.
+pub(super) const NO_LAYERS: &str = "it has no layers; give it at least one";
 
 /// Shape of one output sample of a layer and the number of values that training changes in it, or the reason why it cannot
 /// take its input.
@@ -17,20 +19,24 @@ pub(super) fn output_and_params(
     layer: &LayerSpec,
     input: &SampleShape,
     inner: &[LayerShape],
-) -> Result<(SampleShape, u64), ShapeProblem> {
+) -> Result<(SampleShape, u64), String> {
     let kind = match (layer, input.kind) {
         (LayerSpec::Flatten | LayerSpec::Reshape { .. }, kind) => kind,
-        (LayerSpec::Embedding { .. }, ElementKind::Float) => return Err(ShapeProblem::WantsTokens),
+        (LayerSpec::Embedding { .. }, ElementKind::Float) => {
+            return Err("it needs token ids, not numbers; an embedding comes first, on an input of token ids".into());
+        }
         (LayerSpec::Embedding { .. }, ElementKind::Token) | (_, ElementKind::Float) => {
             ElementKind::Float
         }
-        (_, ElementKind::Token) => return Err(ShapeProblem::WantsNumbers),
+        (_, ElementKind::Token) => {
+            return Err("it needs numbers, not token ids; put an embedding before it".into());
+        }
     };
     let (dims, params) = sizes(layer, input, inner)?;
     let output = SampleShape { kind, dims };
     check_sample(&output, "its output")?;
     let params = params.filter(|&params| params <= MAX_ELEMENTS);
-    Ok((output, params.ok_or(too_large("the parameters"))?))
+    Ok((output, params.ok_or_else(|| too_large("the parameters"))?))
 }
 
 /// Both, before they are checked.
@@ -38,7 +44,7 @@ fn sizes(
     layer: &LayerSpec,
     input: &SampleShape,
     inner: &[LayerShape],
-) -> Result<(Vec<usize>, Option<u64>), ShapeProblem> {
+) -> Result<(Vec<usize>, Option<u64>), String> {
     let first = input.dims.first().copied().unwrap_or(0);
     let last = input.dims.last().copied().unwrap_or(0);
     let same = || input.dims.clone();
@@ -64,7 +70,9 @@ fn sizes(
             not_zero("kernel", kernel)?;
             not_zero("stride", stride)?;
             if *padding == Padding::Same && kernel.iter().any(|k| k % 2 == 0) {
-                return Err(ShapeProblem::EvenKernelForSame { kernel: *kernel });
+                return Err(format!(
+                    "`same` padding needs an odd kernel, not {kernel:?}; use an odd kernel or give the padding in numbers"
+                ));
             }
             let [_, height, width] = image(input)?;
             let [rows, columns] = windows(
@@ -106,18 +114,23 @@ fn sizes(
             not_zero("heads", &[*heads])?;
             let [_, dim] = vectors(input)?;
             if !dim.is_multiple_of(*heads) {
-                return Err(ShapeProblem::Heads { heads: *heads, dim });
+                return Err(format!(
+                    "{heads} heads do not divide {dim} values; use a number of heads that does"
+                ));
             }
             let map = biased(&[dim, dim], dim, true);
             (same(), map.and_then(|map| map.checked_mul(4)))
         }
-        LayerSpec::Repeat { .. } => return Err(ShapeProblem::Folded),
+        LayerSpec::Repeat { .. } => {
+            return Err("it is a group; put its layers into the list".into());
+        }
         LayerSpec::Residual(_) => match inner.last() {
-            None => return Err(ShapeProblem::NoLayers),
+            None => return Err(NO_LAYERS.into()),
             Some(last) if last.output != *input => {
-                return Err(ShapeProblem::ResidualChangesShape {
-                    output: last.output.clone(),
-                });
+                return Err(format!(
+                    "its layers turn this into {}; `x + f(x)` needs equal shapes",
+                    last.output
+                ));
             }
             Some(_) => (same(), Some(LayerShape::param_sum(inner))),
         },
@@ -130,12 +143,11 @@ fn sizes(
 }
 
 /// Checks that a sample has one to three dimensions, none of them 0, and not too many values.
-pub(super) fn check_sample(shape: &SampleShape, what: &'static str) -> Result<(), ShapeProblem> {
+pub(super) fn check_sample(shape: &SampleShape, what: &'static str) -> Result<(), String> {
     if shape.dims.is_empty() || shape.dims.len() > MAX_RANK {
-        return Err(ShapeProblem::WrongRank {
-            wants: "one to three dimensions, without the batch",
-            advice: "reshape to at most [channels, height, width]",
-        });
+        return Err(
+            "it needs one to three dimensions, without the batch; reshape to at most [channels, height, width]".into(),
+        );
     }
     not_zero(what, &shape.dims)?;
     if shape.elements() > MAX_ELEMENTS {
@@ -145,7 +157,7 @@ pub(super) fn check_sample(shape: &SampleShape, what: &'static str) -> Result<()
     }
 }
 
-fn pooled(pool: &PoolSpec, input: &SampleShape) -> Result<Vec<usize>, ShapeProblem> {
+fn pooled(pool: &PoolSpec, input: &SampleShape) -> Result<Vec<usize>, String> {
     let PoolSpec {
         kernel, padding, ..
     } = *pool;
@@ -153,52 +165,49 @@ fn pooled(pool: &PoolSpec, input: &SampleShape) -> Result<Vec<usize>, ShapeProbl
     not_zero("kernel", &kernel)?;
     not_zero("stride", &stride)?;
     if padding[0] > kernel[0] / 2 || padding[1] > kernel[1] / 2 {
-        return Err(ShapeProblem::PoolPaddingTooLarge { padding, kernel });
+        return Err(format!(
+            "padding {padding:?} is more than half the kernel {kernel:?}; use less padding or a larger kernel"
+        ));
     }
     let [channels, height, width] = image(input)?;
     let [rows, columns] = windows([height, width], kernel, stride, padding)?;
     Ok(vec![channels, rows, columns])
 }
 
-fn reshaped(shape: &[usize], input: &SampleShape) -> Result<Vec<usize>, ShapeProblem> {
+fn reshaped(shape: &[usize], input: &SampleShape) -> Result<Vec<usize>, String> {
     not_zero("shape", shape)?;
     let wanted = SampleShape::float(shape).elements();
     if wanted == input.elements() {
         Ok(shape.to_vec())
     } else {
-        Err(ShapeProblem::ReshapeCount {
-            shape: shape.to_vec(),
-            wanted,
-            got: input.elements(),
-        })
+        let got = input.elements();
+        Err(format!(
+            "shape {shape:?} holds {wanted} values, but its input has {got}; the numbers must be equal"
+        ))
     }
 }
 
-fn embedded(vocab: usize, dim: usize, input: &SampleShape) -> Result<Vec<usize>, ShapeProblem> {
+fn embedded(vocab: usize, dim: usize, input: &SampleShape) -> Result<Vec<usize>, String> {
     not_zero("vocab", &[vocab])?;
     not_zero("dim", &[dim])?;
     if input.dims.len() >= MAX_RANK {
-        return Err(ShapeProblem::WrongRank {
-            wants: "token ids in one or two dimensions",
-            advice: "flatten them first",
-        });
+        return Err("it needs token ids in one or two dimensions; flatten them first".into());
     }
     let mut dims = input.dims.clone();
     dims.push(dim);
     Ok(dims)
 }
 
-fn image(input: &SampleShape) -> Result<[usize; 3], ShapeProblem> {
-    <[usize; 3]>::try_from(input.dims.as_slice()).map_err(|_| ShapeProblem::WrongRank {
-        wants: "[channels, height, width]",
-        advice: "put a reshape before it, or take out the flatten",
+fn image(input: &SampleShape) -> Result<[usize; 3], String> {
+    <[usize; 3]>::try_from(input.dims.as_slice()).map_err(|_| {
+        "it needs [channels, height, width]; put a reshape before it, or take out the flatten"
+            .into()
     })
 }
 
-fn vectors(input: &SampleShape) -> Result<[usize; 2], ShapeProblem> {
-    <[usize; 2]>::try_from(input.dims.as_slice()).map_err(|_| ShapeProblem::WrongRank {
-        wants: "[length, dim]",
-        advice: "put an embedding of a row of token ids before it",
+fn vectors(input: &SampleShape) -> Result<[usize; 2], String> {
+    <[usize; 2]>::try_from(input.dims.as_slice()).map_err(|_| {
+        "it needs [length, dim]; put an embedding of a row of token ids before it".into()
     })
 }
 
@@ -207,7 +216,7 @@ fn windows(
     kernel: [usize; 2],
     stride: [usize; 2],
     padding: [usize; 2],
-) -> Result<[usize; 2], ShapeProblem> {
+) -> Result<[usize; 2], String> {
     let padded = [0, 1].map(|axis| padding[axis].saturating_mul(2).saturating_add(size[axis]));
     if padded.iter().any(|&size| size as u64 > MAX_ELEMENTS) {
         return Err(too_large("one sample with padding"));
@@ -215,7 +224,10 @@ fn windows(
     let along = |axis: usize| positions(size[axis], kernel[axis], stride[axis], padding[axis]);
     match (along(0), along(1)) {
         (Some(rows), Some(columns)) => Ok([rows, columns]),
-        _ => Err(ShapeProblem::KernelTooLarge { kernel, padded }),
+        _ => Err(format!(
+            "a kernel of {kernel:?} does not fit in {padded:?}, the height and width with padding; use a smaller kernel, \
+             more padding or less pooling before it"
+        )),
     }
 }
 
@@ -233,15 +245,15 @@ fn product(sizes: &[usize]) -> Option<u64> {
         .try_fold(1_u64, |product, &size| product.checked_mul(size as u64))
 }
 
-fn not_zero(what: &'static str, sizes: &[usize]) -> Result<(), ShapeProblem> {
+fn not_zero(what: &'static str, sizes: &[usize]) -> Result<(), String> {
     if sizes.contains(&0) {
-        Err(ShapeProblem::ZeroSize { what })
+        Err(format!("`{what}` is 0; it must be at least 1"))
     } else {
         Ok(())
     }
 }
 
-fn positive(what: &'static str, value: f64) -> Result<(), ShapeProblem> {
+fn positive(what: &'static str, value: f64) -> Result<(), String> {
     in_range(
         what,
         value,
@@ -255,17 +267,14 @@ fn in_range(
     value: f64,
     inside: bool,
     range: &'static str,
-) -> Result<(), ShapeProblem> {
+) -> Result<(), String> {
     if inside {
         Ok(())
     } else {
-        Err(ShapeProblem::OutOfRange { what, value, range })
+        Err(format!("`{what}` is {value}; it must be {range}"))
     }
 }
 
-fn too_large(what: &'static str) -> ShapeProblem {
-    ShapeProblem::TooLarge {
-        what,
-        limit: MAX_ELEMENTS,
-    }
+fn too_large(what: &'static str) -> String {
+    format!("{what} would hold more than {MAX_ELEMENTS} values; use smaller sizes")
 }

@@ -6,7 +6,7 @@ use burn::{
         AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig, decay::WeightDecayConfig,
         momentum::MomentumConfig,
     },
-    tensor::Distribution,
+    tensor::{Device, Distribution},
 };
 
 use super::*;

@@ -4,7 +4,7 @@ use std::{fmt, path::Path};
 
 use rekindle_plan::Bytes;
 
-use crate::run_dir_error::RunDirError;
+use crate::file_error::FileError;
 
 /// A file of a run's folder, as messages call it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,13 +37,13 @@ impl fmt::Display for RunFile {
 #[derive(Debug)]
 pub enum Notice<'a> {
     /// A file could not be written; reported once for each reason, until it can be written.
-    NotWritten(RunFile, &'a RunDirError),
+    NotWritten(RunFile, &'a FileError),
     /// A file that could not be written before has been written.
     WrittenAgain(RunFile),
     /// The disk is full, and the snapshot of this step was removed to write something newer. Reported once.
     MadeRoom(usize),
     /// A snapshot is damaged, and the previous one is tried.
-    Damaged(&'a RunDirError),
+    Damaged(&'a FileError),
     /// Memory ran out in a step that had updated some parameters: the run continues from an earlier snapshot.
     WentBack {
         /// The step, from 1.

@@ -17,6 +17,7 @@ pub(super) use self::{
 };
 use super::{Job, Observer, RunError, prepare::Built};
 use crate::{
+    data::ahead::held_bytes,
     engine::{Engine, loss_of_part},
     optimizer::AnyOptimizer,
 };
@@ -52,6 +53,15 @@ impl Built {
         // The indices of a step's samples, and the sum of gradients of earlier parts, which is kept while the next part
         // runs.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
+        // The next batch is built while a step runs; on a device of its own memory the host's is not counted.
+        let next = match meter.read().reserved_bytes {
+            None => held_bytes(
+                &job.train.sample_shape(),
+                job.train.target(),
+                job.micro_batch(),
+            ),
+            Some(_) => Bytes::ZERO,
+        };
         let accumulated = settings.accumulated_bytes(self.shape.param_count());
         let optimizer = AnyOptimizer::new(settings);
         let recorded = record(&self.model, &batch, loss).and_then(|recorded| {
@@ -73,7 +83,7 @@ impl Built {
             // Only this thread of the program uses a device.
             .with_dry_runs()
             .with_comparison(Comparison::Never)
-            .with_held(accumulated + samples + Statistics::of(&self.model).bytes())
+            .with_held(accumulated + samples + next + Statistics::of(&self.model).bytes())
             .with_held_between(self.saving_bytes(job, meter))
             .with_planner(job.planner)
             .with_peak_until_now()

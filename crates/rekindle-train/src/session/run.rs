@@ -6,19 +6,19 @@ mod saving;
 mod start;
 mod told;
 
-use std::{ops::ControlFlow, sync::Arc, time::Instant};
+use std::{ops::ControlFlow, sync::Arc, thread, time::Instant};
 
 use growth::GrowthWatch;
 use rekindle_plan::{Bytes, Seconds};
 
 use super::{Job, MemoryNow, Observer, Planned, RunError};
 use crate::{
-    data::{Shuffled, in_order},
+    data::{Shuffled, ahead::Ahead, in_order},
     device::DeviceId,
     engine::Engine,
+    progress::Progress,
     record::{PhasedStep, RunRecord},
     run_dir::RunFiles,
-    snapshot::Progress,
     step_times::StepTimes,
     tracker::TrackedPass,
     train_error::TrainError,
@@ -72,7 +72,30 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Trains until the last step, or until the observer stops it.
-    pub(super) fn run(mut self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
+    pub(super) fn run(self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
+        let (data, batches, part) = (self.job.train, self.batches, self.job.part());
+        let (parts, samples) = (self.parts(), self.job.micro_batch());
+        let build = move |number| {
+            let first = part.start + number % parts * samples;
+            data.batch(&batches.step(number / parts)[first..first + samples])
+        };
+        thread::scope(|scope| {
+            let count = self.job.settings.steps * parts;
+            let mut ahead = Ahead::start(scope, count, build)?;
+            self.run_on(&mut ahead, observer)
+        })
+    }
+
+    /// Parts of a step's batch.
+    fn parts(&self) -> usize {
+        self.job.part().len() / self.job.micro_batch().max(1)
+    }
+
+    fn run_on(
+        mut self,
+        ahead: &mut Ahead,
+        observer: &mut dyn Observer,
+    ) -> Result<RunRecord, RunError> {
         let steps = self.job.settings.steps;
         // A run that was stopped directly after a step has not done this evaluation.
         let mut interrupted = false;
@@ -81,7 +104,7 @@ impl<'a> Session<'a> {
             self.save(observer)?;
         }
         while self.trainer.steps_done() < steps && !interrupted {
-            let report = self.step(observer)?;
+            let report = self.step(ahead, observer)?;
             let done = self.trainer.steps_done();
             if self.traced == Some(done) {
                 self.trace = report.spans;
@@ -151,19 +174,25 @@ impl<'a> Session<'a> {
     }
 
     /// Runs the next step, with smaller plans if there is too little memory.
-    fn step(&mut self, observer: &mut dyn Observer) -> Result<StepReport, RunError> {
+    fn step(
+        &mut self,
+        ahead: &mut Ahead,
+        observer: &mut dyn Observer,
+    ) -> Result<StepReport, RunError> {
         loop {
             let next = self.trainer.steps_done() + 1;
-            let samples = self.batches.step(next - 1);
-            let samples = &samples[self.job.part()];
-            let parts = samples.chunks_exact(self.job.micro_batch().max(1));
-            let parts = parts.map(|samples| self.job.train.batch(samples));
+            let parts = self.parts();
+            let parts = (0..parts).map(|part| ahead.take((next - 1) * parts + part));
             let tracked = self.job.track && self.steps_here() < TRACKED_STEPS;
             if tracked || self.traced == Some(next) {
                 self.trainer.trace_next_step();
             }
             match self.trainer.step(parts) {
-                Ok(report) => {
+                Ok(mut report) => {
+                    // What is held between steps is the same after each of them.
+                    let waits = Instant::now();
+                    ahead.wait();
+                    report.record.step_s += Seconds(waits.elapsed().as_secs_f64());
                     if tracked {
                         // Before another plan is made, for the steps to come.
                         let changes = self.trainer.engine().step.changes();

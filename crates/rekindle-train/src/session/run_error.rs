@@ -1,20 +1,19 @@
 //! Errors of a run.
 
+use std::path::PathBuf;
+
 use rekindle_plan::{Bytes, PlanError};
 use thiserror::Error;
 
 use super::OutOfMemory;
 use crate::{
-    chunks::LossChunksRefused,
     data::DataError,
-    device::DeviceError,
+    device::Unavailable,
+    file_error::FileError,
     model::{build::BuildError, shape_error::ShapeError},
     nonfinite::NonFinite,
-    ranks::RanksRefused,
-    run_dir_error::RunDirError,
     train_error::{TrainError, of_another_rank, of_network},
     update::UpdateRefused,
-    weights::WeightsError,
 };
 use rekindle::record::RecordError;
 
@@ -77,9 +76,9 @@ pub enum RunError {
     /// The requested time of updates is not possible.
     #[error(transparent)]
     Update(#[from] UpdateRefused),
-    /// The loss cannot run in chunks.
-    #[error(transparent)]
-    LossChunks(#[from] LossChunksRefused),
+    /// Settings do not go together, or not with so many ranks.
+    #[error("{0}")]
+    Refused(String),
     /// A step could not run.
     #[error(transparent)]
     Train(#[from] TrainError),
@@ -101,16 +100,18 @@ pub enum RunError {
     },
     /// The device cannot be opened.
     #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The run's folder cannot be used.
+    Device(#[from] Unavailable),
+    /// The run's folder, or the weights to start from, cannot be used.
     #[error(transparent)]
-    RunDir(#[from] RunDirError),
-    /// The weights to start from cannot be used.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    /// Several ranks cannot share the job.
-    #[error(transparent)]
-    Ranks(#[from] RanksRefused),
+    File(#[from] FileError),
+    /// The run has done all requested steps; its record has the results.
+    #[error("{}: all {steps} steps are done: ask for more to continue", path.display())]
+    Finished {
+        /// The run's folder.
+        path: PathBuf,
+        /// Steps asked for.
+        steps: usize,
+    },
     /// Another rank failed and reports the error; all ranks end.
     #[error("another rank could not go on")]
     OtherRank,

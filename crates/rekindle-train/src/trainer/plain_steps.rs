@@ -12,7 +12,7 @@ const PLAIN_STEPS: usize = 6;
 impl Trainer {
     /// Continues with a few steps without recomputing, otherwise like the run's own, each on `parts`. Returns the
     /// highest peaks, and the times of all but the first. Later steps do not recompute either.
-    pub(crate) fn plain_steps<P: ExactSizeIterator<Item = Batch>>(
+    pub(crate) fn plain_steps<P: ExactSizeIterator<Item = Result<Batch, TrainError>>>(
         &mut self,
         parts: impl Fn() -> P,
     ) -> Result<(PeakMemory, StepTimes), TrainError> {

@@ -17,7 +17,7 @@ impl Trainer {
     /// Runs all parts, with the update where it belongs to the backward.
     pub(super) fn parts(
         &mut self,
-        parts: impl ExactSizeIterator<Item = Batch>,
+        parts: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
         rate: f64,
     ) -> Result<Parts, TrainError> {
         let count = parts.len();
@@ -27,6 +27,7 @@ impl Trainer {
             ..Parts::default()
         };
         for (part, batch) in parts.enumerate() {
+            let batch = batch?;
             all.tally.samples += batch.samples();
             all.tally.predictions += batch.targets.len();
             let run = self.steps_done * count + part;

@@ -6,9 +6,9 @@ use rekindle::record::{Optimizer, RecordError};
 
 use super::Trainer;
 use crate::{
+    file_error::FileError,
     model::tie::tie,
     optimizer::AnyOptimizer,
-    run_dir_error::RunDirError,
     snapshot::{Snapshot, SnapshotWriter},
     train_error::TrainError,
 };
@@ -18,10 +18,7 @@ impl Trainer {
     ///
     /// Pending updates of statistics are merged first, as the next forward pass would do: no result changes.
     pub(crate) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        let saved = TrainError::caught(|| {
-            to.model(&self.model())?;
-            self.optimizer.save(to)
-        });
+        let saved = TrainError::caught(|| to.put(&self.model(), &self.optimizer));
         // The values were copied through pinned memory.
         self.meter.trim();
         saved.map_err(io::Error::other)?
@@ -44,14 +41,14 @@ impl Trainer {
         mut self,
         steps_done: usize,
         from: &mut Snapshot,
-    ) -> Result<Self, RunDirError> {
+    ) -> Result<Self, FileError> {
         self.optimizer = self.optimizer.restored(from, &self.device)?;
         self.steps_done = steps_done;
         Ok(self)
     }
 
     /// Goes back to a snapshot of the same run.
-    pub(crate) fn go_back(&mut self, to: &mut Snapshot) -> Result<(), RunDirError> {
+    pub(crate) fn go_back(&mut self, to: &mut Snapshot) -> Result<(), FileError> {
         // Free the optimizer's state before the model's values and the earlier state are loaded.
         self.optimizer = AnyOptimizer::new(&self.settings);
         self.model = to.restore(self.take_model())?;

@@ -253,10 +253,7 @@ const GPU_ULPS: f64 = 8.0;
 #[test]
 fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
     own_process!();
-    use rekindle_train::{
-        device::{DeviceError, probe},
-        session::RunError,
-    };
+    use rekindle_train::{device::probe, session::RunError};
 
     let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
     let Some(info) = devices.into_iter().find_map(|device| probe(device).ok()) else {
@@ -284,10 +281,8 @@ fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
             }
             Err(RunError::Device(refusal)) => {
                 println!("{dtype} on {}: {refusal}", info.name);
-                let DeviceError::Dtype { supported, .. } = refusal else {
-                    panic!("{refusal}");
-                };
-                assert!(supported.contains(&Dtype::F32) && !supported.contains(&dtype));
+                let others = format!("does not compute in {dtype}; it does in f32");
+                assert!(refusal.to_string().contains(&others), "{refusal}");
             }
             Err(other) => panic!("{dtype}: {other}"),
         }

@@ -328,10 +328,15 @@ fn memory_that_is_taken_while_a_batch_is_read_leads_to_a_smaller_plan() {
     let record = record.unwrap();
     let (step, shortage, smaller) = &disturb.again[0];
     println!("{shortage}; {smaller}");
-    assert_eq!(*step, UNTIL + 1);
-    assert!(matches!(shortage, Shortage::Grown { .. }), "{shortage}");
+    // Step 4 runs meanwhile: the memory is found before its first operation or before step 5, or by step 4 itself, which
+    // then has no effect.
+    assert!((UNTIL + 1..=UNTIL + 2).contains(step), "{step}");
+    match shortage {
+        Shortage::Grown { .. } => assert!(Some(record.measured_peak_bytes) <= budget),
+        Shortage::OverBudget { peak, .. } => assert!(record.measured_peak_bytes >= *peak),
+        other => panic!("{other}"),
+    }
     assert!(Some(*smaller) <= budget);
-    assert!(Some(record.measured_peak_bytes) <= budget);
     assert_same(&whole, &over);
 }
 

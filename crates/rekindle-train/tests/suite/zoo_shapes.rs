@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use rekindle_train::model::{
-    shape_error::{LayerPath, ShapeError, ShapeProblem},
+    shape_error::{LayerPath, ShapeError},
     spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
 };
 
@@ -32,7 +32,7 @@ fn model(input: SampleShape, layers: Vec<LayerSpec>) -> ModelSpec {
     ModelSpec { input, layers }
 }
 
-fn refused(input: SampleShape, layer: LayerSpec) -> ShapeProblem {
+fn refused(input: SampleShape, layer: LayerSpec) -> String {
     let error = model(input.clone(), vec![layer.clone()])
         .infer()
         .unwrap_err();
@@ -216,7 +216,7 @@ fn an_error_inside_residuals_carries_the_whole_path() {
 #[test]
 fn settings_that_make_no_sense_are_refused() {
     let image = || SampleShape::float([3, 8, 8]);
-    let zero = |what| ShapeProblem::ZeroSize { what };
+    let zero = |what| format!("`{what}` is 0; it must be at least 1");
     let no_stride = LayerSpec::Conv2d {
         out: 1,
         kernel: [3, 3],
@@ -266,7 +266,7 @@ fn settings_that_make_no_sense_are_refused() {
     ] {
         let problem = shared(vocab, before).unwrap_err().problem;
         assert!(
-            matches!(problem, ShapeProblem::NothingToShare { .. }),
+            problem.contains("it shares the weight of the model's one embedding"),
             "{problem}"
         );
     }
@@ -277,22 +277,16 @@ fn settings_that_make_no_sense_are_refused() {
     };
     let vectors = || SampleShape::float([6, 4]);
     assert_eq!(refused(vectors(), attention(0)), zero("heads"));
-    let uneven = ShapeProblem::Heads { heads: 3, dim: 4 };
+    let uneven = "3 heads do not divide 4 values; use a number of heads that does";
     assert_eq!(refused(vectors(), attention(3)), uneven);
     for layer in [LayerSpec::Positions, attention(1)] {
         let problem = refused(SampleShape::float([4]), layer);
-        assert!(
-            matches!(problem, ShapeProblem::WrongRank { .. }),
-            "{problem}"
-        );
+        assert!(problem.contains("it needs "), "{problem}");
     }
 
     for p in [1.0, -0.1, f64::NAN, f64::INFINITY] {
         let problem = refused(image(), LayerSpec::Dropout { p });
-        assert!(
-            matches!(problem, ShapeProblem::OutOfRange { what: "p", .. }),
-            "{problem}"
-        );
+        assert!(problem.contains("`p` is "), "{problem}");
     }
     for epsilon in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         for layer in [
@@ -303,16 +297,7 @@ fn settings_that_make_no_sense_are_refused() {
             },
         ] {
             let problem = refused(image(), layer);
-            assert!(
-                matches!(
-                    problem,
-                    ShapeProblem::OutOfRange {
-                        what: "epsilon",
-                        ..
-                    }
-                ),
-                "{problem}"
-            );
+            assert!(problem.contains("`epsilon` is "), "{problem}");
         }
     }
     for momentum in [-0.1, 1.1, f64::NAN] {
@@ -323,47 +308,32 @@ fn settings_that_make_no_sense_are_refused() {
                 momentum,
             },
         );
-        assert!(
-            matches!(
-                problem,
-                ShapeProblem::OutOfRange {
-                    what: "momentum",
-                    ..
-                }
-            ),
-            "{problem}"
-        );
+        assert!(problem.contains("`momentum` is "), "{problem}");
     }
 }
 
 #[test]
 fn windows_that_do_not_fit_are_refused() {
+    let too_large = |kernel, padded| {
+        format!(
+            "a kernel of {kernel} does not fit in {padded}, the height and width with padding; use a smaller kernel, more \
+             padding or less pooling before it"
+        )
+    };
     let image = || SampleShape::float([3, 2, 8]);
     assert_eq!(
         refused(image(), conv(1, 5, Padding::Explicit([1, 1]))),
-        ShapeProblem::KernelTooLarge {
-            kernel: [5, 5],
-            padded: [4, 10]
-        }
+        too_large("[5, 5]", "[4, 10]")
     );
     assert_eq!(
         refused(image(), conv(1, 2, Padding::Same)),
-        ShapeProblem::EvenKernelForSame { kernel: [2, 2] }
+        "`same` padding needs an odd kernel, not [2, 2]; use an odd kernel or give the padding in numbers"
     );
     assert_eq!(
         refused(image(), pool(3, 2)),
-        ShapeProblem::PoolPaddingTooLarge {
-            padding: [2, 2],
-            kernel: [3, 3]
-        }
+        "padding [2, 2] is more than half the kernel [3, 3]; use less padding or a larger kernel"
     );
-    assert_eq!(
-        refused(image(), pool(3, 0)),
-        ShapeProblem::KernelTooLarge {
-            kernel: [3, 3],
-            padded: [2, 8]
-        }
-    );
+    assert_eq!(refused(image(), pool(3, 0)), too_large("[3, 3]", "[2, 8]"));
 }
 
 #[test]
@@ -371,11 +341,7 @@ fn shapes_that_do_not_fit_are_refused() {
     let image = || SampleShape::float([3, 2, 8]);
     assert_eq!(
         refused(image(), LayerSpec::Reshape { shape: vec![7, 7] }),
-        ShapeProblem::ReshapeCount {
-            shape: vec![7, 7],
-            wanted: 49,
-            got: 48
-        }
+        "shape [7, 7] holds 49 values, but its input has 48; the numbers must be equal"
     );
     let four = refused(
         image(),
@@ -383,20 +349,18 @@ fn shapes_that_do_not_fit_are_refused() {
             shape: vec![3, 2, 2, 4],
         },
     );
-    assert!(matches!(four, ShapeProblem::WrongRank { .. }));
+    assert!(four.contains("it needs "));
     assert_eq!(
         refused(image(), LayerSpec::Residual(vec![linear(4)])),
-        ShapeProblem::ResidualChangesShape {
-            output: SampleShape::float([3, 2, 4])
-        }
+        "its layers turn this into [3, 2, 4]; `x + f(x)` needs equal shapes"
     );
     assert_eq!(
         refused(image(), LayerSpec::Residual(vec![])),
-        ShapeProblem::NoLayers
+        "it has no layers; give it at least one"
     );
     assert_eq!(
         refused(image(), LayerSpec::Embedding { vocab: 4, dim: 4 }),
-        ShapeProblem::WantsTokens
+        "it needs token ids, not numbers; an embedding comes first, on an input of token ids"
     );
     for layer in [
         linear(4),
@@ -405,15 +369,12 @@ fn shapes_that_do_not_fit_are_refused() {
     ] {
         assert_eq!(
             refused(SampleShape::tokens([4]), layer),
-            ShapeProblem::WantsNumbers
+            "it needs numbers, not token ids; put an embedding before it"
         );
     }
     for input in [SampleShape::float([4]), SampleShape::float([4, 4])] {
         for layer in [conv(1, 1, Padding::Same), pool(1, 0)] {
-            assert!(matches!(
-                refused(input.clone(), layer),
-                ShapeProblem::WrongRank { .. }
-            ));
+            assert!(refused(input.clone(), layer).contains("it needs "));
         }
     }
 }
@@ -423,8 +384,8 @@ fn the_model_itself_is_checked() {
     let error = |input, layers| -> ShapeError { model(input, layers).infer().unwrap_err() };
     let empty = error(SampleShape::float([4]), vec![]);
     assert_eq!(
-        (empty.kind, empty.problem),
-        ("model", ShapeProblem::NoLayers)
+        (empty.kind, &*empty.problem),
+        ("model", "it has no layers; give it at least one")
     );
     assert_eq!(empty.path, LayerPath::default());
     let zero = error(SampleShape::float([4, 0]), vec![LayerSpec::Relu]);
@@ -434,7 +395,7 @@ fn the_model_itself_is_checked() {
     );
     for dims in [vec![], vec![1; 4]] {
         let rank = error(SampleShape::float(dims), vec![LayerSpec::Relu]);
-        assert!(matches!(rank.problem, ShapeProblem::WrongRank { .. }));
+        assert!(rank.problem.contains("it needs "));
     }
 }
 
@@ -443,10 +404,7 @@ fn sizes_beyond_any_machine_are_refused_without_overflow() {
     let most = usize::MAX;
     let too_large = |input: SampleShape, layer: LayerSpec| {
         let problem = refused(input, layer);
-        assert!(
-            matches!(problem, ShapeProblem::TooLarge { .. }),
-            "{problem}"
-        );
+        assert!(problem.contains(" would hold more than "), "{problem}");
     };
     too_large(SampleShape::float([4]), linear(most));
     too_large(SampleShape::float([1 << 30]), linear(1 << 30));
@@ -480,8 +438,5 @@ fn sizes_beyond_any_machine_are_refused_without_overflow() {
     let reshape = LayerSpec::Reshape {
         shape: vec![most, most],
     };
-    assert!(matches!(
-        refused(SampleShape::float([4]), reshape),
-        ShapeProblem::ReshapeCount { .. }
-    ));
+    assert!(refused(SampleShape::float([4]), reshape).contains("; the numbers must be equal"));
 }

@@ -9,15 +9,14 @@ use super::{
     reserve,
 };
 use crate::{
-    RunDirError,
     device::{DeviceId, OpenDevice},
     fingerprint::fingerprint,
     model::tie::tie,
     run_dir::{Locked, Notice, RunDir, RunFiles},
     snapshot::Snapshot,
     step_times::StepTimes,
+    tensors::Tensors,
     trainer::Trainer,
-    weights,
 };
 
 impl<'a> Session<'a> {
@@ -33,8 +32,9 @@ impl<'a> Session<'a> {
         let ranks = &job.ranks;
         let mut times = StepTimes::new();
         let exchange_times = (!ranks.is_alone()).then(StepTimes::new);
-        let opened = ranks.check(settings).map_err(RunError::from);
-        let opened = opened.and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
+        let opened = ranks
+            .check(settings)
+            .and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
         let (files, snapshot) = ranks.settled(opened)?;
         ranks.settled(job.agree(&fingerprint))?;
         let mut snapshot = ranks.settled(ranks.snapshot(snapshot))?;
@@ -47,7 +47,9 @@ impl<'a> Session<'a> {
             if let Some(snapshot) = &mut snapshot {
                 built.model = snapshot.restore(built.model)?;
             } else if let Some(path) = &job.weights {
-                built.model = weights::read(built.model, path)?;
+                let mut weights = Tensors::open(path)?;
+                weights.check_all_used(&built.model)?;
+                built.model = weights.restore(built.model)?;
             }
             Ok(built)
         });
@@ -162,11 +164,10 @@ fn open_run_dir(
         && done == steps
         && locked.has_finished(steps)
     {
-        return Err(RunDirError::Finished {
+        return Err(RunError::Finished {
             path: run_dir.folder().to_path_buf(),
             steps,
-        }
-        .into());
+        });
     }
     let files = locked.open(job.keep_snapshots, done, |step| {
         times.add(step.step_s, step.step > 1);

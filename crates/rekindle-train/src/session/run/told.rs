@@ -135,7 +135,7 @@ impl Session<'_> {
         let data = self.job.train;
         let parts = || {
             let parts = samples.chunks_exact(micro_batch);
-            parts.map(|samples| data.batch(samples))
+            parts.map(|samples| Ok(data.batch(samples)))
         };
         let (peak, times) = self.trainer.plain_steps(parts)?;
         Ok(PlainRun {

@@ -2,14 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{EvalRecord, StepRecord};
+use crate::record::{EvalRecord, StepRecord, number};
 
 /// What a run has done, apart from its tensors. It does not grow with the steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Progress {
     /// Steps that are done.
     pub(crate) steps: usize,
+    #[serde(deserialize_with = "number")]
     pub(crate) first_loss: f64,
+    #[serde(deserialize_with = "number")]
     pub(crate) last_loss: f64,
     /// The last evaluation.
     pub(crate) evaluation: Option<EvalRecord>,

@@ -1,0 +1,155 @@
+//! An optimizer's state in snapshots, one parameter at a time.
+//!
+//! Where ranks [divide](crate::optimizer_state::OptimizerState::Sharded) the state, rank 0 writes, and asks for what it lacks;
+//! the others answer until rank 0 sends the end. So all ranks run the same operations even if writing fails. Memory: besides
+//! its own, a rank holds one parameter's state.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{self, Write},
+};
+
+use burn::{module::ParamId, optim::StateSink, tensor::Device};
+use rekindle::{
+    quiet::catch,
+    reduce::{ReduceError, Shards},
+};
+
+use super::AnyOptimizer;
+use crate::{
+    file_error::FileError,
+    snapshot::{Form, STATE_PREFIX, Snapshot},
+};
+
+/// Sent instead of a parameter's number: asks for the forms of all states.
+const FORMS: u64 = u64::MAX;
+
+impl AnyOptimizer {
+    /// The forms of all states. Where ranks divide the state, the other ranks [answer](Self::end_save) meanwhile.
+    pub(crate) fn forms(&self) -> io::Result<HashMap<ParamId, Form>> {
+        let Some(shards) = &self.shards else {
+            let forms = self.states.keys().map(|id| Ok((*id, self.form(*id)?)));
+            return forms.collect();
+        };
+        ask(shards, Some(FORMS)).map_err(io::Error::other)?;
+        let mut all = HashMap::new();
+        for (rank, forms) in (0..).zip(self.all_forms(shards).map_err(io::Error::other)?) {
+            let forms: Vec<(usize, Form)> =
+                serde_json::from_slice(&forms).map_err(|_| unreadable(rank))?;
+            let forms = forms.into_iter();
+            all.extend(forms.map(|(place, form)| (shards.owners()[place].0, form)));
+        }
+        Ok(all)
+    }
+
+    /// Writes the values of a parameter's state, which are so many bytes.
+    pub(crate) fn write_state(
+        &self,
+        id: ParamId,
+        bytes: usize,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let owners = self.shards.as_ref().map(Shards::owners).unwrap_or_default();
+        let place = owners.iter().position(|(one, _)| *one == id);
+        if let Some(shards) = &self.shards
+            && let Some(place) = place
+            && let (_, owner @ 1..) = owners[place]
+        {
+            ask(shards, Some(place as u64)).map_err(io::Error::other)?;
+            let sent = shards.reducer().broadcast(owner, Vec::new());
+            let sent = sent.wait().map_err(io::Error::other)?;
+            if sent.len() != bytes {
+                return Err(unreadable(owner));
+            }
+            return out.write_all(&sent);
+        }
+        let sink = self.flattened(id)?;
+        let mut tensors = sink.tensors.iter();
+        tensors.try_for_each(|(_, data)| out.write_all(data.as_bytes()))
+    }
+
+    /// Ends a save on rank 0, successful or not; the other ranks send their parts to rank 0 until then.
+    pub(crate) fn end_save(&self) -> Result<(), ReduceError> {
+        let Some(shards) = &self.shards else {
+            return Ok(());
+        };
+        let reducer = shards.reducer();
+        if reducer.rank() == 0 {
+            return ask(shards, None);
+        }
+        loop {
+            let asked = reducer.broadcast(0, Vec::new()).wait()?;
+            let Some((place, _)) = asked.split_first_chunk() else {
+                return Ok(());
+            };
+            match u64::from_le_bytes(*place) {
+                FORMS => drop(self.all_forms(shards)?),
+                place => {
+                    let (id, owner) = shards.owners()[place as usize];
+                    let mut own = Vec::new();
+                    if owner == reducer.rank()
+                        && let Ok(Ok(sink)) = catch(|| self.flattened(id))
+                    {
+                        let tensors = sink.tensors.iter();
+                        own = Vec::with_capacity(
+                            tensors.clone().map(|(_, data)| data.bytes().len()).sum(),
+                        );
+                        tensors.for_each(|(_, data)| own.extend(data.as_bytes()));
+                    }
+                    drop(reducer.broadcast(owner, own).wait()?);
+                }
+            }
+        }
+    }
+
+    /// Each rank's forms, with the numbers of their parameters, as JSON; nothing where the device fails.
+    fn all_forms(&self, shards: &Shards) -> Result<Vec<Vec<u8>>, ReduceError> {
+        let owners = shards.owners().iter().enumerate();
+        let own = owners.filter(|(_, (id, _))| self.states.contains_key(id));
+        let own = catch(|| -> io::Result<_> {
+            let forms = own.map(|(place, (id, _))| Ok((place, self.form(*id)?)));
+            Ok(serde_json::to_vec(&forms.collect::<io::Result<Vec<_>>>()?)?)
+        });
+        let own = own.ok().and_then(Result::ok).unwrap_or_default();
+        shards.reducer().all_gather(own).wait()
+    }
+
+    fn form(&self, id: ParamId) -> io::Result<Form> {
+        let StateSink { tensors, scalars } = self.flattened(id)?;
+        let scalars: BTreeMap<_, _> = scalars.into_iter().collect();
+        Ok(Form {
+            tensors: tensors.into_iter().map(|(name, _)| name).collect(),
+            scalars: serde_json::to_value(scalars)?,
+        })
+    }
+
+    /// A parameter's state as plain values.
+    fn flattened(&self, id: ParamId) -> io::Result<StateSink> {
+        let mut sink = StateSink::default();
+        let state = self.states.get(&id);
+        let state = state.ok_or_else(|| io::Error::other("the optimizer has lost a state"))?;
+        self.optimizer.state_flatten(STATE_PREFIX, state, &mut sink);
+        Ok(sink)
+    }
+
+    /// Restores the state that an optimizer with the same settings has written, whole or sharded.
+    pub(crate) fn restored(
+        mut self,
+        from: &mut Snapshot,
+        device: &Device,
+    ) -> Result<Self, FileError> {
+        self.states = from.optimizer(&*self.optimizer, |id| self.updates(id), device)?;
+        let scaler = self.scaler.restored(from.loss_scale());
+        self.scaler = scaler.map_err(|wrong| from.malformed(wrong))?;
+        Ok(self)
+    }
+}
+
+fn ask(shards: &Shards, what: Option<u64>) -> Result<(), ReduceError> {
+    let what = what.map_or(Vec::new(), |what| what.to_le_bytes().to_vec());
+    shards.reducer().broadcast(0, what).wait().map(drop)
+}
+
+fn unreadable(rank: usize) -> io::Error {
+    io::Error::other(format!("rank {rank} cannot read its optimizer state"))
+}
