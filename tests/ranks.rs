@@ -597,7 +597,7 @@ fn a_plan_says_what_a_link_adds_to_the_step_of_several_ranks() {
     assert!(alone.get("ranks").is_none());
     let quiet = rekindle(folder.path(), &["plan", "run.toml", "--ranks", "4"]);
     assert_eq!(quiet.status.code(), Some(2));
-    assert!(messages(&quiet).contains("`--link 12GB/s,5us`"));
+    assert!(messages(&quiet).contains("--link 12GB/s,5us`"));
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub fn check(command: &Command) -> Outcome {
             "`--compare` measures plain steps of one process: leave it out under `mpirun`",
         )),
         Command::Plan(args) if args.chain.is_some() || args.graph.is_some() => Err(Failure::usage(
-            "`--chain` and `--graph` plan a step that was measured before: start them without `mpirun`",
+            "`--chain` and `--graph` are planned by one process: start it without `mpirun`",
         )),
         Command::Train(_) | Command::Plan(_) if cfg!(feature = "mpi") => Ok(()),
         Command::Train(_) | Command::Plan(_) => Err(no_mpi()),
@@ -63,7 +63,7 @@ pub fn check(command: &Command) -> Outcome {
             let typed = Cli::command().get_matches();
             let name = typed.subcommand_name().unwrap_or_default().to_owned();
             Err(Failure::usage(format!(
-                "`rekindle {name}` is one process: start it without `mpirun`, which is for `rekindle train` and `rekindle plan`"
+                "`rekindle {name}` is one process: start it without `mpirun`"
             )))
         }
     }
@@ -90,15 +90,9 @@ pub fn planned_for(
 ) -> Result<Ranks, Failure> {
     match (asked, link) {
         (None, _) => Ok(world.clone()),
-        (Some(count), link) if !world.is_alone() => {
-            match world.count() == count && link.is_none() {
-                true => Ok(world.clone()),
-                false => Err(Failure::usage(format!(
-                    "`mpirun` has started {} ranks, and their link is measured: leave out `--ranks` and `--link`",
-                    world.count()
-                ))),
-            }
-        }
+        (Some(_), _) if !world.is_alone() => Err(Failure::usage(
+            "`mpirun` says how many ranks there are, and their link is measured: leave out `--ranks` and `--link`",
+        )),
         (Some(1), _) => Ok(Ranks::default()),
         (Some(count), Some(LinkChoice(link))) => {
             let local = Local { rank: 0, ranks: 1 };
@@ -109,7 +103,7 @@ pub fn planned_for(
             exit::USAGE,
             format!("the step time of {count} ranks depends on the link between them"),
             format!(
-                "name it, for example `--link 12GB/s,5us`, or start the command by `mpirun -n {count}`, which measures it"
+                "`--ranks {count} --link 12GB/s,5us` names it; `mpirun -n {count}` measures it"
             ),
         )),
     }

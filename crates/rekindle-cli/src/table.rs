@@ -93,15 +93,15 @@ impl Table {
         self.rows.iter().any(|row| !row[column].text.is_empty())
     }
 
-    /// For terminals, with so many characters between columns. Cells wrap where a terminal is narrower.
-    fn spaced(&self, between: u16) -> String {
+    /// For terminals, with so many characters between columns.
+    fn spaced(&self, between: u16, arrangement: ContentArrangement) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(NOTHING);
         // A pipe has no width.
         if terminal::columns().is_none() {
             table.force_no_tty();
         }
-        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_content_arrangement(arrangement);
         table.set_header(&self.header);
         let texts = |row: &Vec<Cell>| row.iter().map(|cell| cell.text.clone()).collect::<Vec<_>>();
         table.add_rows(self.rows.iter().map(texts));
@@ -143,14 +143,14 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wide = self.spaced(2);
-        match wide
-            .lines()
-            .all(|line| line.chars().count() <= terminal::width())
-        {
-            true => f.write_str(&wide),
-            false => f.write_str(&self.spaced(1)),
-        }
+        let room = terminal::columns().map_or(terminal::width(), usize::from);
+        let wide = self.spaced(2, ContentArrangement::Disabled);
+        let between = match wide.lines().all(|line| line.chars().count() <= room) {
+            true => 2,
+            false => 1,
+        };
+        // Cells wrap where a terminal is narrower still.
+        f.write_str(&self.spaced(between, ContentArrangement::Dynamic))
     }
 }
 

@@ -68,8 +68,8 @@ pub struct PlanArgs {
     pub measure: MeasureArgs,
     #[command(flatten)]
     pub schedule: ScheduleArgs,
-    /// Plan for one of N ranks that share the batch, and predict what summing gradients adds. Under `mpirun` N is the number of
-    /// processes
+    /// Plan for one of N ranks that share the batch, and predict what summing gradients adds. Under `mpirun` the processes are
+    /// the ranks: leave it out
     #[arg(
         long,
         value_name = "N",

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rekindle_plan::{Bytes, Seconds};
-use rekindle_train::{RunDirError, run_dir::read_record};
+use rekindle_train::run_dir::read_record;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -97,13 +97,12 @@ pub fn run(args: &RunsArgs) -> Outcome {
 
 /// The run of a folder, if it holds one that can be read.
 fn of(path: PathBuf) -> Option<Run> {
-    let record = match read_record(&path) {
-        Ok(record) => Some(record),
-        Err(RunDirError::NoRecord { .. }) => None,
-        Err(error) => {
-            note!("warning: {error}");
-            None
+    let record = match path.join("run.json").exists() {
+        true => {
+            let read = read_record(&path).inspect_err(|error| note!("warning: {error}"));
+            read.ok()
         }
+        false => None,
     };
     let state = match &record {
         Some(record) if !record.interrupted => "finished",

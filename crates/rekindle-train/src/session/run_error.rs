@@ -40,7 +40,7 @@ pub enum RunError {
     OtherModel(String),
     /// The given schedule exceeds its budget.
     #[error(
-        "the plan takes {peak} here, more than its budget of {budget}: make it anew for this device"
+        "this plan needs {peak} on this device, over its budget of {budget}: `rekindle plan` makes another"
     )]
     OverBudget {
         /// Its peak on the chain measured now.
@@ -49,7 +49,7 @@ pub enum RunError {
         budget: Bytes,
     },
     /// The plan needs more memory than is free.
-    #[error("the plan takes {peak}, but only {free}{} can be had", of_total(.total))]
+    #[error("the plan needs {peak}, but only {free}{} is free", of_total(.total))]
     NotEnough {
         /// Its peak.
         peak: Bytes,
