@@ -57,15 +57,6 @@ pub(crate) fn place() -> Option<String> {
     PLACE.with_borrow(Clone::clone)
 }
 
-/// Like [`catch`], but only for a panic whose message contains `expected`; any other panic propagates.
-pub fn catch_only<T>(expected: &str, call: impl FnOnce() -> T) -> Option<T> {
-    match catch(call) {
-        Ok(value) => Some(value),
-        Err(message) if message.contains(expected) => None,
-        Err(message) => panic!("{message}"),
-    }
-}
-
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

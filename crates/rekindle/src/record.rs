@@ -185,7 +185,7 @@ pub(crate) use bridge::{marking, merge_recorded};
 pub use changes::{AlikeTensors, SpanChange};
 pub use comparison::Comparison;
 pub use error::RecordError;
-pub use estimate::{Assumed, Estimate, LayerEstimate, estimate, estimate_with};
+pub use estimate::{Assumed, Estimate, estimate, estimate_with};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};

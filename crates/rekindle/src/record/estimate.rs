@@ -74,8 +74,6 @@ pub struct Estimate {
     pub flops: f64,
     /// Number of operations.
     pub operations: usize,
-    /// The module's parts with parameters, in order.
-    pub layers: Vec<LayerEstimate>,
     /// The input for planning.
     pub profile: StepProfile,
     /// The step as a chain of stages, divided between the layers of a [`Sequential`](crate::Sequential), or where few
@@ -84,17 +82,6 @@ pub struct Estimate {
     /// For each stage, its index among the marks of a [`Sequential`](crate::Sequential)'s layers.
     pub marks: Vec<Option<usize>>,
     work: Vec<f64>,
-}
-
-/// One part of the module that holds parameters.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LayerEstimate {
-    /// Its path in the module: `layers.1`.
-    pub path: String,
-    /// Number of elements in it.
-    pub parameters: u64,
-    /// Whether any of them is trained.
-    pub trains: bool,
 }
 
 /// Estimates a training step for the model and the batch that `make` creates on the given device. Nothing is allocated
@@ -206,7 +193,6 @@ impl Estimate {
             ),
             flops: work.iter().sum(),
             operations: recording.operations.len(),
-            layers: layers(recording),
             marks: marks(&graph, &stages),
             chain,
             profile: StepProfile {
@@ -268,25 +254,4 @@ fn updates(recording: &Recording, optimizer: &dyn Fn(u64) -> OptimizerCost) -> U
         each: each.collect::<HashMap<_, _>>().into(),
         ..UpdateCosts::default()
     }
-}
-
-/// The parts of a module that hold parameters directly.
-fn layers(recording: &Recording) -> Vec<LayerEstimate> {
-    let mut layers: Vec<LayerEstimate> = Vec::new();
-    for parameter in &recording.parameters {
-        let path = parameter.path.rsplit_once('.').map_or("", |(path, _)| path);
-        let numbers = recording.tensors.shape(parameter.tensor).num_elements() as u64;
-        match layers.last_mut() {
-            Some(last) if last.path == path => {
-                last.parameters += numbers;
-                last.trains |= parameter.trains;
-            }
-            _ => layers.push(LayerEstimate {
-                path: path.to_owned(),
-                parameters: numbers,
-                trains: parameter.trains,
-            }),
-        }
-    }
-    layers
 }

@@ -179,6 +179,10 @@ impl<A> PlannedRecording<A> {
         };
         let [own, plain] = exchange(planning.updates.shards.as_ref());
         let numbers = self.numbers;
+        // Of an optimizer that is divided already, the others' part was not measured.
+        let update = planning.chosen.way.update as usize;
+        let whole = planning.either[update].shards.is_none();
+        let shards = planning.shards.as_ref().filter(|_| whole);
         StepPlan {
             budget: planning.budget,
             predicted_peak: numbers.predicted_peak.max(planning.until_now),
@@ -188,7 +192,7 @@ impl<A> PlannedRecording<A> {
             plain_time: numbers.plain_time + added(plain) + planning.autodiff_time(recording),
             comparison_time: Seconds(planning.comparison.time.as_secs_f64()),
             in_backward_because: planning.chosen.in_backward_because,
-            state: planning.shards.as_ref().map(|shards| StatePlan {
+            state: shards.map(|shards| StatePlan {
                 chosen: planning.chosen.way.state,
                 because: planning.chosen.sharded_because,
                 whole_bytes: state(None),

@@ -43,7 +43,7 @@ pub struct StepPlan {
     pub offload: Option<Offload>,
     /// Time that the exchange adds to the step, if [ranks](crate::reduce) share it.
     pub exchange: Option<StepExchange>,
-    /// Who keeps the optimizer's state, if ranks share the step.
+    /// Who keeps the optimizer's state, if ranks share the step and the optimizer is not [divided](crate::Sharded) already.
     pub state: Option<StatePlan>,
     /// Why updates are in the backward pass, if that was [chosen](super::Recorded::with_updates).
     pub in_backward_because: Option<InBackwardBecause>,

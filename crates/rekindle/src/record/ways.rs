@@ -129,18 +129,17 @@ impl Ways {
             if way.state == OptimizerState::Whole {
                 chosen.sharded_because = None;
             }
-            if way.update == Update::After {
-                chosen.in_backward_because = None;
+            if way.update == Update::InBackward {
+                return Ok(Ok((own.plan, chosen)));
             }
+            chosen.in_backward_because = None;
+            // Ranks that divide the state update at the same time.
+            let may_be_faster = self.faster && way.state == OptimizerState::Whole && own.recomputes;
             let other = Way {
                 update: Update::InBackward,
                 ..*way
             };
-            // Ranks that divide the state update at the same time.
-            if self.faster
-                && other != *way
-                && way.state == OptimizerState::Whole
-                && own.recomputes
+            if may_be_faster
                 && let Ok(faster) = plan(other)?
                 && faster.step.0 < FASTER * own.step.0
             {
@@ -237,7 +236,8 @@ pub(super) fn planned_in<A>(
         Some(ranks) => Ok(first_short(&*ranks.reducer, own)?),
         None => Ok(own.unwrap_or_default().map(|smallest| (0, smallest))),
     })?;
-    let until_now = planning.until_now;
+    // Another run's peak until now may be a few bytes more.
+    let until_now = planning.until_now + Bytes(planning.until_now.0 / 256);
     match chosen {
         Ok(((), chosen)) if budget == planning.budget => {
             let last = last.filter(|(planning, _)| planning.chosen.way == chosen.way);
@@ -246,11 +246,7 @@ pub(super) fn planned_in<A>(
         }
         refused => Err(RecordError::Infeasible {
             budget: planning.budget.unwrap_or(Bytes::MAX),
-            // Another run's peak until now may be a few bytes more.
-            smallest: refused
-                .err()
-                .unwrap_or_default()
-                .max(until_now + Bytes(until_now.0 / 256)),
+            smallest: refused.err().unwrap_or_default().max(until_now),
             floor: at,
         }),
     }

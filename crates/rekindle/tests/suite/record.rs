@@ -8,3 +8,4 @@ mod limits;
 mod outputs;
 mod packing;
 mod places;
+mod ways;
