@@ -44,8 +44,17 @@ impl Problem {
 
     /// What serde or TOML refuses. Of a long list of what it expects, the word that was probably meant is named.
     pub fn of_toml(error: &toml::de::Error, text: &str) -> Self {
-        // serde names Rust's types.
+        // serde names Rust's types, and TOML counts elements.
         let plain = [
+            (
+                "wanted exactly 1 element, more than 1 element",
+                "more than one key, but this table has exactly one",
+            ),
+            (
+                "wanted exactly 1 element, found 0 elements",
+                "no key, but this table has exactly one",
+            ),
+            ("wanted string or table", "expected a name or a table"),
             ("expected usize", "expected a whole number"),
             ("expected u64", "expected a whole number"),
             ("expected f64", "expected a number"),

@@ -217,6 +217,9 @@ layers | 'flatten', { linear = { out = 2 } } | the model gives [2], but cross en
 layers | 'relu' | the model gives [1, 8, 8], but cross entropy needs one number for each of the data's 3 classes: [3] | 'relu' | end with "flatten", { linear = { out = 3 } }
 model | [model]\ninput = [1, 4, 4] | `input` must be [1, 8, 8], the shape of the data's samples | [1, 4, 4] | leave `input` out: it follows from the data
 data | { classs = 3 } | unknown name `classs` | classs | did you mean `classes`?
+data | { classes = 3, values = 1 } | more than one key, but this table has exactly one | { classes = 3, values = 1 }
+data | {} | no key, but this table has exactly one | {}
+data | 3 | expected a name or a table | 3
 data | { classes = 0 } | `target` must be at least 1 | { classes = 0 }
 end | [run]\nbudget = '512' | `512` has no unit: write `512MiB` (2^20 bytes), `512MB` (10^6), `512GiB`, `512B` or `512%` | '512'
 end | [run]\nbudget = 512 | `512` has no unit: write `512MiB` (2^20 bytes), `512MB` (10^6), `512GiB`, `512B` or `512%` | 512
@@ -291,7 +294,7 @@ fn what_is_not_toml_is_marked() {
     }
     assert_eq!(problem("").0, "missing field `data`");
     let (message, marked, _) = problem("data = 3\nmodel = 3");
-    assert_eq!(message, "wanted string or table");
+    assert_eq!(message, "expected a name or a table");
     assert_eq!(marked, "3");
 }
 

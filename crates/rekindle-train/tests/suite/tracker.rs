@@ -5,7 +5,7 @@ use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     session::{Job, Observer, ScheduleRequest, run},
-    settings::OptimizerKind,
+    settings::{OptimizerKind, TrainSettings},
     timeline::Pass,
     tracker::TrackedPass,
 };
@@ -49,12 +49,10 @@ fn each_pass_names_the_tensors_that_its_layers_make_and_free() {
         layers: vec![linear(HIDDEN), linear(OUTPUT)],
     };
     let data = vectors(INPUT, OUTPUT, 100);
-    let adam = OptimizerKind::Adam {
-        betas: [0.9, 0.999],
+    let settings = TrainSettings {
         epsilon: 1e-5,
-        weight_decay: 0.0,
+        ..classifier(4, BATCH, (OptimizerKind::Adam, 0.0, 0.0))
     };
-    let settings = classifier(4, BATCH, adam);
     let request = ScheduleRequest::Plan(Request {
         planner: Planner::Segments(Some(2)),
         ..Request::default()
