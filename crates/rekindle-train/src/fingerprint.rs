@@ -12,8 +12,15 @@ use crate::{
     model::spec::{ModelSpec, SampleShape},
 };
 
-/// Settings that do not change what a run computes. The share for evaluation shows in the number of samples.
-const FREE: [&str; 4] = ["update", "optimizer_state", "eval_split", "eval_every"];
+/// Settings that do not change what a run computes. The share for evaluation shows in the number of samples, and steps are
+/// added where the rate follows them.
+const FREE: [&str; 5] = [
+    "steps",
+    "update",
+    "optimizer_state",
+    "eval_split",
+    "eval_every",
+];
 
 #[derive(Serialize)]
 struct Fields<'a> {
@@ -62,10 +69,12 @@ fn fixed(settings: &TrainSettings) -> serde_json::Result<Map<String, Value>> {
     };
     let mut fields: Map<String, Value> = serde_json::from_value(serde_json::to_value(&settings)?)?;
     fields.retain(|key, _| match key.as_str() {
-        "steps" => settings.rate_depends_on_steps(),
         "on_nonfinite" => settings.on_nonfinite != OnNonFinite::Stop,
         key => !FREE.contains(&key),
     });
+    if settings.rate_depends_on_steps() {
+        fields.insert("steps".into(), settings.steps.into());
+    }
     Ok(fields)
 }
 

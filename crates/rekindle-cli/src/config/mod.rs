@@ -204,10 +204,6 @@ impl From<Problem> for Mistake {
     }
 }
 
-fn refused(name: &str, why: &str) -> Mistake {
-    Mistake::Arguments(format!("`--{name}` was given, but {why}"))
-}
-
 fn replace_data(
     source: &mut Source,
     input: &SampleShape,
@@ -289,12 +285,13 @@ fn layers(
     let Some(depth) = overrides.replace.depth else {
         return Ok((written, unfolded));
     };
+    let refused = |why: &str| Mistake::Arguments(format!("`--depth {depth}`: {why}"));
     let deepest = Group::deepest(&unfolded.1).map(|group| group.item);
-    let deepest = deepest.ok_or_else(|| refused("depth", "`layers` has no `repeat`"))?;
+    let deepest = deepest.ok_or_else(|| refused("`layers` has no `repeat`"))?;
     if let LayerSpec::Repeat { times, .. } = &mut written[deepest] {
         *times = depth;
     }
-    let deeper = vary::unfolded(&written).map_err(|(_, why)| refused("depth", &why))?;
+    let deeper = vary::unfolded(&written).map_err(|(_, why)| refused(&why))?;
     Ok((written, deeper))
 }
 
