@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`schema`] | the types that serde reads |
 //! | [`problem`] | what is wrong, and where |
-//! | [`vary`] | the depth of a model |
+//! | [`vary`] | the depth and width of a model |
 //! | [`data`], [`run`] | `[data]`, `[run]` |
 //!
 //! A key is defined with its value's type: in `rekindle-train`'s `data::settings`, `model::spec` and `settings`, and
@@ -121,6 +121,10 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     };
     if let Some(vocab) = data.vocab() {
         count_ids(&mut layers, vocab, &mut Vec::new()).map_err(|(why, path)| misfit(why, &path))?;
+    }
+    if let Some(width) = overrides.replace.width {
+        layers = vary::widened(&layers, width)
+            .map_err(|why| Mistake::Arguments(format!("`--width {width}`: {why}")))?;
     }
     let model = ModelSpec { input, layers };
     let shape = model
