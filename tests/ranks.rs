@@ -861,7 +861,7 @@ fn what_ranks_cannot_do_is_said_once() {
     fs::write(folder.path().join("run.toml"), parts).expect("written");
     refused(train(3, &[]), 2, "does not divide a rank's 334");
     fs::write(folder.path().join("run.toml"), "[model]\nlayer = 1\n").expect("written");
-    refused(train(3, &[]), 2, "has no `data`");
+    refused(train(3, &[]), 2, "unknown key `layer`");
 }
 
 #[test]

@@ -215,7 +215,7 @@ fn what_cannot_be_varied_is_refused() {
         (
             CONFIG,
             &["--vary", "batch", "--depth", "0"],
-            "`--depth` is 0",
+            "`--depth 0`: `times` must be at least 1",
         ),
     ] {
         let folder = folder(config);

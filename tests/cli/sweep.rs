@@ -358,7 +358,7 @@ fn what_a_sweep_cannot_run_is_refused_before_anything_runs() {
         ),
         (&["--budgets", "10"], "has no unit"),
         (&["--budgets", "1MiB,0MiB"], "a size of 0"),
-        (&["--steps", "0"], "`--steps` is 0"),
+        (&["--steps", "0"], "`steps` must be at least 1"),
     ] {
         let (code, message) = refused(&[&["sweep", "run.toml"], arguments].concat(), CONFIG);
         assert_eq!(code, Some(2), "{message}");

@@ -417,7 +417,10 @@ fn a_loss_that_cannot_run_in_chunks_is_refused() {
     let message = refused(&["plan", config.to_str().expect("a path of text")]);
     assert!(message.contains("not `relu`"), "{message}");
     let message = refused(&["plan", MLP, "--loss-chunks", "0"]);
-    assert!(message.contains("whole, auto or a number"), "{message}");
+    assert!(
+        message.contains("`loss_chunks` must be at least 1"),
+        "{message}"
+    );
 }
 
 /// The program with the smallest peak is not the one to measure: of 1,000 layers it has 40 times the operations, and its

@@ -8,8 +8,15 @@ use serde_json::{Map, Value, json};
 use super::settings::{OnNonFinite, TrainSettings};
 use crate::{data::Dataset, model::spec::ModelSpec};
 
-/// Settings that do not change what a run computes. The share for evaluation shows in the number of samples.
-const FREE: [&str; 4] = ["update", "optimizer_state", "eval_split", "eval_every"];
+/// Settings that do not change what a run computes. The share for evaluation shows in the number of samples, and steps are
+/// added where the rate follows them.
+const FREE: [&str; 5] = [
+    "steps",
+    "update",
+    "optimizer_state",
+    "eval_split",
+    "eval_every",
+];
 
 /// The fingerprint as JSON text: it determines what a run computes.
 pub(super) fn fingerprint(
@@ -24,10 +31,12 @@ pub(super) fn fingerprint(
     };
     let mut fields = object(json!(settings));
     fields.retain(|key, _| match key.as_str() {
-        "steps" => settings.rate_depends_on_steps(),
         "on_nonfinite" => settings.on_nonfinite != OnNonFinite::Stop,
         key => !FREE.contains(&key),
     });
+    if settings.rate_depends_on_steps() {
+        fields.insert("steps".into(), settings.steps.into());
+    }
     let mut about = object(json!(data.identity()));
     about.extend([
         ("target".to_owned(), json!(data.target())),

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`schema`] | the types that serde reads |
 //! | [`problem`] | what is wrong, and where |
-//! | [`vary`] | the depth of a model |
+//! | [`vary`] | the depth and width of a model |
 //! | [`data`], [`run`] | `[data]`, `[run]` |
 //!
 //! A key is defined with its value's type: in `rekindle-train`'s `data::settings`, `model::spec` and `settings`, and
@@ -122,6 +122,10 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     if let Some(vocab) = data.vocab() {
         count_ids(&mut layers, vocab, &mut Vec::new()).map_err(|(why, path)| misfit(why, &path))?;
     }
+    if let Some(width) = overrides.replace.width {
+        layers = vary::widened(&layers, width)
+            .map_err(|why| Mistake::Arguments(format!("`--width {width}`: {why}")))?;
+    }
     let model = ModelSpec { input, layers };
     let shape = model
         .infer()
@@ -202,10 +206,6 @@ impl From<Problem> for Mistake {
     fn from(problem: Problem) -> Self {
         Self::File(problem)
     }
-}
-
-fn refused(name: &str, why: &str) -> Mistake {
-    Mistake::Arguments(format!("`--{name}` was given, but {why}"))
 }
 
 fn replace_data(
@@ -289,12 +289,13 @@ fn layers(
     let Some(depth) = overrides.replace.depth else {
         return Ok((written, unfolded));
     };
+    let refused = |why: &str| Mistake::Arguments(format!("`--depth {depth}`: {why}"));
     let deepest = Group::deepest(&unfolded.1).map(|group| group.item);
-    let deepest = deepest.ok_or_else(|| refused("depth", "`layers` has no `repeat`"))?;
+    let deepest = deepest.ok_or_else(|| refused("`layers` has no `repeat`"))?;
     if let LayerSpec::Repeat { times, .. } = &mut written[deepest] {
         *times = depth;
     }
-    let deeper = vary::unfolded(&written).map_err(|(_, why)| refused("depth", &why))?;
+    let deeper = vary::unfolded(&written).map_err(|(_, why)| refused(&why))?;
     Ok((written, deeper))
 }
 
