@@ -70,7 +70,7 @@ pub fn measure(
     observer: &mut dyn Observer,
 ) -> Result<Subject, RunError> {
     let ranks = &job.ranks;
-    let opened = ranks.check(job.settings).map_err(RunError::from);
+    let opened = ranks.check(job.settings);
     let opened = opened.and_then(|()| Ok(open(device, job.settings.dtype)?));
     let opened = ranks.settled(opened)?;
     ranks.settled(Subject::new(job, opened, observer))
