@@ -145,7 +145,7 @@ fn every_document_has_a_section_and_every_key_a_meaning() {
         for object in schema["$defs"].as_object().into_iter().flatten() {
             meanings(format, object.1);
         }
-        meanings(format, schema);
+        meanings(format, &schema);
     }
 }
 

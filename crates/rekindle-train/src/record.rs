@@ -28,7 +28,8 @@ pub struct StepRecord {
     pub accuracy: Option<f64>,
     /// Learning rate.
     pub learning_rate: f64,
-    /// Wall-clock seconds of the whole step, from fetching the batch to the updated parameters.
+    /// Wall-clock seconds of the whole step, from fetching the batch to the updated parameters, and of waiting for the next
+    /// batch, which is built meanwhile.
     pub step_s: Seconds,
     /// What the loss was multiplied by before its backward pass; `None` where it is not scaled.
     pub loss_scale: Option<f64>,

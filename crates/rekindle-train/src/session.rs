@@ -69,7 +69,7 @@ pub fn measure(
     observer: &mut dyn Observer,
 ) -> Result<Engine, RunError> {
     let ranks = &job.ranks;
-    let opened = ranks.check(job.settings).map_err(RunError::from);
+    let opened = ranks.check(job.settings);
     let opened = opened.and_then(|()| Ok(open(device, job.settings.dtype)?));
     let OpenDevice { device, meter } = ranks.settled(opened)?;
     let engine = Built::new(job, &device).and_then(|built| {

@@ -57,8 +57,8 @@ impl Place {
         let [from, to] = self.data_offsets;
         // Another type is an error where it is read.
         let size = self.dtype().map_or(0, |dtype| dtype.size() as u64);
-        let sizes = self.shape.iter().map(|&size| size as u64);
-        let bytes = sizes.fold(Some(size), |bytes, size| bytes?.checked_mul(size));
+        let mut sizes = self.shape.iter();
+        let bytes = sizes.try_fold(size, |bytes, &size| bytes.checked_mul(size as u64));
         from <= to && to <= end && (size == 0 || bytes == Some(to - from))
     }
 }
