@@ -5,22 +5,19 @@ use std::path::Path;
 use crate::support::{folder, messages, rekindle};
 
 const CONFIG: &str = r#"[data]
-type = "synthetic"
-shape = [64]
-target = { values = 4 }
-samples = 256
-eval_split = 0
+synthetic = { shape = [64], target = { values = 4 }, samples = 256 }
 
 [model]
 layers = [
-  { type = "linear", out = 64 },
-  { repeat = 6, layers = [{ type = "linear", out = 64 }, "gelu"] },
-  { type = "linear", out = 4 },
+  { linear = { out = 64 } },
+  { repeat = { times = 6, layers = [{ linear = { out = 64 } }, "gelu"] } },
+  { linear = { out = 4 } },
 ]
 
 [train]
 steps = 2
 batch = 128
+eval_split = 0
 
 [run]
 device = "cpu"

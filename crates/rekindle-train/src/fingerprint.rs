@@ -30,10 +30,7 @@ pub(super) fn fingerprint(
         ..settings.clone().resolved()
     };
     let mut fields = object(json!(settings));
-    fields.retain(|key, _| match key.as_str() {
-        "on_nonfinite" => settings.on_nonfinite != OnNonFinite::Stop,
-        key => !FREE.contains(&key),
-    });
+    fields.retain(|key, _| !FREE.contains(&key.as_str()));
     if settings.rate_depends_on_steps() {
         fields.insert("steps".into(), settings.steps.into());
     }
@@ -62,10 +59,11 @@ pub(super) fn first_difference(recorded: &str, wanted: &str) -> serde_json::Resu
     let recorded: Value = serde_json::from_str(recorded)?;
     let mut wanted: Value = serde_json::from_str(wanted)?;
     // A run that stops at the first step that is not finite has had none, and continues with any choice.
-    if recorded.get("on_nonfinite").is_none()
-        && let Some(fields) = wanted.as_object_mut()
+    let key = "on_nonfinite";
+    if recorded.get(key) == Some(&json!(OnNonFinite::Stop))
+        && let Some(own) = wanted.get_mut(key)
     {
-        fields.remove("on_nonfinite");
+        *own = json!(OnNonFinite::Stop);
     }
     Ok(compare("", &recorded, &wanted))
 }
