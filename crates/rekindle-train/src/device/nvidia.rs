@@ -79,6 +79,9 @@ fn opened_free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
     Ok(Bytes(context.memory()?.free) + taken)
 }
 
+/// `cuMemAlloc` rounds allocations of this size and more up to multiples of it, and serves smaller ones from blocks of it.
+pub(super) const ALLOCATION_UNIT: u64 = 2 << 20;
+
 /// Memory that this process's context took on each GPU when it was created.
 static CONTEXTS: Mutex<BTreeMap<usize, Bytes>> = Mutex::new(BTreeMap::new());
 

@@ -1,5 +1,7 @@
 //! The memory of a whole GPU from NVIDIA's management library: all processes, the driver's context included.
 
+use std::sync::OnceLock;
+
 use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
 use rekindle_plan::Bytes;
 
@@ -23,6 +25,18 @@ impl From<NvmlError> for Unavailable {
     }
 }
 
+/// The library, opened once: opening it takes longer than all that it is asked.
+fn nvml() -> Result<&'static Nvml, NvmlError> {
+    static NVML: OnceLock<Nvml> = OnceLock::new();
+    match NVML.get() {
+        Some(nvml) => Ok(nvml),
+        None => {
+            let nvml = Nvml::init()?;
+            Ok(NVML.get_or_init(|| nvml))
+        }
+    }
+}
+
 /// CUDA numbers GPUs by its own settings, so the library is queried by the bus address.
 fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, NvmlError> {
     let gpus = rekindle_cuda::gpus().unwrap_or_default();
@@ -40,8 +54,7 @@ fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, NvmlError> {
 ///
 /// If the library is missing or the GPU does not answer.
 pub fn nvml_memory(number: usize) -> Result<NvmlMemory, Unavailable> {
-    let nvml = Nvml::init()?;
-    let memory = device(&nvml, number)?.memory_info()?;
+    let memory = device(nvml()?, number)?.memory_info()?;
     Ok(NvmlMemory {
         used_bytes: Bytes(memory.used),
         free_bytes: Bytes(memory.free),
@@ -59,13 +72,9 @@ pub(crate) struct GpuHeld {
 impl GpuHeld {
     /// The GPU that CUDA gives this number, now.
     pub(crate) fn now(number: usize) -> Result<Self, Unavailable> {
-        let processes = processes(number).unwrap_or_default();
-        let own = processes
-            .into_iter()
-            .find(|process| process.pid == std::process::id());
         Ok(Self {
             all: nvml_memory(number)?.used_bytes,
-            own: own.and_then(|process| process.bytes),
+            own: held_here(number),
         })
     }
 
@@ -80,6 +89,23 @@ impl GpuHeld {
     }
 }
 
+/// Memory that this process holds of the GPU with this CUDA number, its context included, if the library lists it.
+pub(super) fn held_here(number: usize) -> Option<Bytes> {
+    let running = device(nvml().ok()?, number).ok()?;
+    let running = running.running_compute_processes().ok()?;
+    let own = running
+        .into_iter()
+        .find(|process| process.pid == std::process::id())?;
+    used(&own.used_gpu_memory)
+}
+
+fn used(memory: &UsedGpuMemory) -> Option<Bytes> {
+    match *memory {
+        UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+        UsedGpuMemory::Unavailable => None,
+    }
+}
+
 /// The other processes that hold memory of the GPU with this CUDA number, largest first; empty if the driver does not
 /// report them.
 #[must_use]
@@ -91,15 +117,12 @@ pub fn gpu_processes(number: usize) -> Vec<GpuProcess> {
 }
 
 fn processes(number: usize) -> Result<Vec<GpuProcess>, NvmlError> {
-    let nvml = Nvml::init()?;
-    let running = device(&nvml, number)?.running_compute_processes()?;
+    let nvml = nvml()?;
+    let running = device(nvml, number)?.running_compute_processes()?;
     let processes = running.into_iter().map(|process| GpuProcess {
         pid: process.pid,
         name: nvml.sys_process_name(process.pid, 80).ok(),
-        bytes: match process.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
-            UsedGpuMemory::Unavailable => None,
-        },
+        bytes: used(&process.used_gpu_memory),
     });
     Ok(processes.collect())
 }
@@ -110,7 +133,7 @@ fn processes(number: usize) -> Result<Vec<GpuProcess>, NvmlError> {
 ///
 /// Where the library is missing.
 pub fn nvml_driver() -> Result<String, Unavailable> {
-    Ok(Nvml::init()?.sys_driver_version()?)
+    Ok(nvml()?.sys_driver_version()?)
 }
 
 #[cfg(test)]

@@ -32,14 +32,19 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, Unavailable> {
         },
         #[cfg(feature = "cuda")]
         DeviceId::Cuda(index) => {
-            use super::nvml::GpuHeld;
+            use super::nvml::{GpuHeld, held_here};
+            use rekindle::{meter::Driver, plan::Bytes};
             let held = || GpuHeld::now(index).unwrap_or_default();
             let before = held();
             let (device, meter) = pooled(Device::cuda(index));
             // The first reading creates the driver's context; nothing is reserved yet.
             meter.read();
             let context = super::nvidia::note_context(index, before.taken_until(held()));
-            let meter = Arc::new(meter.with_context(context));
+            let meter = Arc::new(meter.with_driver(Driver {
+                context,
+                unit: Bytes(super::nvidia::ALLOCATION_UNIT),
+                held: Box::new(move || held_here(index)),
+            }));
             OpenDevice { device, meter }
         }
         #[cfg(feature = "wgpu")]

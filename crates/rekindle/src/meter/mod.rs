@@ -17,6 +17,6 @@ mod recorder;
 pub use host::HostMeter;
 pub(crate) use interval::{Interval, median, with_margin};
 pub use phase::Phase;
-pub use pool::PoolMeter;
+pub use pool::{Driver, PoolMeter};
 pub use reader::{Count, FailedAllocation, MemoryReading, Meter, NotInstalled, PeakMemory};
 pub use recorder::{PhaseReading, PhaseRecorder};

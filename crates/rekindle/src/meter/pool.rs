@@ -15,11 +15,37 @@ use crate::device_errors;
 pub struct PoolMeter {
     device: Device,
     exact_sizes: bool,
-    context: Bytes,
+    driver: Driver,
+    /// What the driver held besides the pools' buffers when it was last asked.
+    beside: AtomicU64,
+    /// The same after the last clean-up.
+    settled: AtomicU64,
     peak_in_use: AtomicU64,
     peak_reserved: AtomicU64,
     lifetime_in_use: AtomicU64,
     lifetime_reserved: AtomicU64,
+    lifetime_held: AtomicU64,
+}
+
+/// What a GPU's driver says of this process's memory.
+pub struct Driver {
+    /// What its context took when it was created.
+    pub context: Bytes,
+    /// The unit that it rounds large allocations up to; zero if it rounds none.
+    pub unit: Bytes,
+    /// All that this process holds of the device now: the pools' buffers, each rounded up, the context, and loaded kernels.
+    /// `None` where the driver does not say.
+    pub held: Box<dyn Fn() -> Option<Bytes> + Send + Sync>,
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self {
+            context: Bytes::ZERO,
+            unit: Bytes::ZERO,
+            held: Box::new(|| None),
+        }
+    }
 }
 
 impl PoolMeter {
@@ -34,11 +60,14 @@ impl PoolMeter {
         Self {
             device,
             exact_sizes,
-            context: Bytes(0),
+            driver: Driver::default(),
+            beside: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
             peak_in_use: AtomicU64::new(0),
             peak_reserved: AtomicU64::new(0),
             lifetime_in_use: AtomicU64::new(0),
             lifetime_reserved: AtomicU64::new(0),
+            lifetime_held: AtomicU64::new(0),
         }
     }
 
@@ -50,32 +79,63 @@ impl PoolMeter {
         Some(meter)
     }
 
-    /// Also counts the memory of the driver's context.
+    /// Also counts what the driver holds besides the pools' buffers.
     #[must_use]
-    pub fn with_context(self, context: Bytes) -> Self {
-        Self { context, ..self }
+    pub fn with_driver(self, driver: Driver) -> Self {
+        Self {
+            beside: AtomicU64::new(driver.context.0),
+            settled: AtomicU64::new(driver.context.0),
+            driver,
+            ..self
+        }
     }
 
     /// The pools' usage; `None` if the device has failed: the failed operation reports the error.
     fn now(&self) -> Option<MemoryPoolUsage> {
         let usage = self.device.memory_pool_usage()?;
-        #[cfg(feature = "cubecl")]
-        if cubecl_runtime::dry_run::dry_run() {
-            // In a dry run no kernel runs on the buffers, so they take no device memory and do not count towards peaks.
+        if in_dry_run() {
+            // No kernel runs on the buffers, so they take no device memory and do not count towards peaks.
             return Some(usage);
         }
         self.peak_in_use.fetch_max(usage.bytes_in_use, Relaxed);
         self.peak_reserved.fetch_max(usage.bytes_reserved, Relaxed);
         self.lifetime_in_use.fetch_max(usage.bytes_in_use, Relaxed);
-        self.lifetime_reserved
+        let before = self
+            .lifetime_reserved
             .fetch_max(usage.bytes_reserved, Relaxed);
+        if usage.bytes_reserved > before {
+            self.ask_driver(usage);
+        }
         Some(usage)
+    }
+
+    /// Notes what the driver holds besides the pools' buffers, if it says so. Asking takes a system call, so it is done only
+    /// where the pools have grown to a new peak, after a clean-up, and where a budget might be exceeded.
+    fn ask_driver(&self, usage: MemoryPoolUsage) {
+        if in_dry_run() {
+            return;
+        }
+        if let Some(held) = (self.driver.held)() {
+            let beside = held.0.saturating_sub(usage.bytes_reserved);
+            self.beside
+                .store(beside.max(self.driver.context.0), Relaxed);
+        }
+        let held = usage.bytes_reserved + self.beside.load(Relaxed);
+        self.lifetime_held.fetch_max(held, Relaxed);
     }
 
     /// Waits for queued work. Errors are ignored here: the failed operation reports them.
     fn wait(&self) {
         let _ = self.device.sync();
     }
+}
+
+/// Whether cubecl drops the launches of kernels.
+fn in_dry_run() -> bool {
+    #[cfg(feature = "cubecl")]
+    return cubecl_runtime::dry_run::dry_run();
+    #[cfg(not(feature = "cubecl"))]
+    false
 }
 
 impl Meter for PoolMeter {
@@ -93,15 +153,28 @@ impl Meter for PoolMeter {
     }
 
     fn lifetime_peak(&self) -> PeakMemory {
+        let reserved = Bytes(self.lifetime_reserved.load(Relaxed));
         PeakMemory {
             in_use_bytes: Bytes(self.lifetime_in_use.load(Relaxed)),
-            reserved_bytes: Some(Bytes(self.lifetime_reserved.load(Relaxed))),
-            context_bytes: self.context,
+            reserved_bytes: Some(reserved),
+            context_bytes: Bytes(self.lifetime_held.load(Relaxed)) - reserved,
         }
     }
 
     fn context_bytes(&self) -> Bytes {
-        self.context
+        Bytes(self.settled.load(Relaxed))
+    }
+
+    fn allocation_unit(&self) -> Bytes {
+        self.driver.unit
+    }
+
+    fn held(&self) -> Bytes {
+        let reserved = self.now().map_or(0, |usage| {
+            self.ask_driver(usage);
+            usage.bytes_reserved
+        });
+        Bytes(reserved + self.beside.load(Relaxed))
     }
 
     fn trim(&self) {
@@ -111,7 +184,10 @@ impl Meter for PoolMeter {
         self.device.memory_cleanup();
         // The pools have released their free buffers, but the device frees them only when its queued work is done.
         self.wait();
-        self.now();
+        self.held();
+        if !in_dry_run() {
+            self.settled.store(self.beside.load(Relaxed), Relaxed);
+        }
     }
 
     fn largest_buffer(&self) -> Option<Bytes> {

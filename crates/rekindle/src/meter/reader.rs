@@ -22,9 +22,20 @@ pub trait Meter: Send + Sync {
     /// Returns unused memory of the pools to the device. Waits for queued work.
     fn trim(&self) {}
 
-    /// Device memory that the driver's context took when it was created.
+    /// Device memory that the driver holds for this process besides the pools' buffers, after the last
+    /// [clean-up](Self::trim): its context, loaded kernels, and what buffers in use are rounded up by.
     fn context_bytes(&self) -> Bytes {
         Bytes(0)
+    }
+
+    /// The unit that the driver rounds large allocations up to; zero if it rounds none.
+    fn allocation_unit(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
+    /// Device memory that this process holds now, the pools' and what the driver holds besides. Does not wait for the device.
+    fn held(&self) -> Bytes {
+        self.sample() + self.context_bytes()
     }
 
     /// The largest allowed buffer in bytes, if the device limits it separately from its memory.
@@ -96,7 +107,7 @@ pub struct PeakMemory {
     pub in_use_bytes: Bytes,
     /// The most bytes taken from the device by the pools.
     pub reserved_bytes: Option<Bytes>,
-    /// What the driver's context took of the device.
+    /// What the driver holds besides: its context, loaded kernels, and what it rounds allocations up by.
     pub context_bytes: Bytes,
 }
 

@@ -109,7 +109,7 @@ pub(super) fn choose(
     }
     let meter = &*planning.meter;
     meter.trim();
-    let in_use = meter.context_bytes() + meter.sample();
+    let in_use = meter.held();
     let room = budget - in_use;
     let dry = |until: usize| {
         let given = given()?;

@@ -183,7 +183,8 @@ impl Costs {
                 continue;
             }
             let operation = recording.operations.get(first);
-            *cost = group.cost(cost, &operation.kind.name, values(recording, operation));
+            let numbers = values(recording, operation);
+            *cost = group.cost(cost, &operation.kind.name, numbers, self.unit);
             // Clean-ups of the pools happen at different points in each step and split fused groups, so kernels for a
             // part may be tried in any step, with separate outputs.
             if planning.bounds_pools() && is_tried(operation) {

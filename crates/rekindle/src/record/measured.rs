@@ -11,7 +11,7 @@ use std::{
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
     Bytes, Planner,
-    graph::{Graph, Program, TensorId, simulate},
+    graph::{Graph, GraphPlanError, Program, TensorId, simulate},
 };
 
 use super::{
@@ -63,7 +63,9 @@ impl<A> MeasuredRecording<A> {
             shapes,
             recording,
             auxiliary,
-            costs: costs.with_updates(planning.updates.clone()),
+            costs: costs
+                .with_updates(planning.updates.clone())
+                .rounded_to(planning.allocation_unit()),
             comparison_bytes,
             took: Duration::ZERO,
         }
@@ -201,12 +203,12 @@ fn first_program(
     let budget = planning.budget.or(planning.free).unwrap_or(Bytes::MAX);
     let mut graph = costs.graph(recording, planning.in_use() + costs.beside_tensors());
     graph.fixed_bytes += planning.beside_buffers(&graph);
-    let plan = |wanted: &Wanted, within| {
-        let options = &planning.options;
-        wanted.plan(&graph, within, options.elsewhere, options.link)
+    let plan = |wanted: &Wanted, within, link| {
+        wanted.plan(&graph, within, planning.options.elsewhere, link)
     };
+    let link = planning.options.link;
     if planning.wanted != Planner::Auto.into()
-        && let Ok(plan) = plan(&planning.wanted, None)
+        && let Ok(plan) = plan(&planning.wanted, None, link)
         && plan.simulated.repeated + plan.offloaded.len() > 0
         && plan.simulated.peak <= budget
     {
@@ -217,7 +219,12 @@ fn first_program(
     if simulate(&graph, &plain).peak <= surely {
         return Ok((plain, Vec::new()));
     }
-    let plan = plan(&Planner::Auto.into(), Some(surely));
+    let auto = Planner::Auto.into();
+    // A link's measured times would stand beside those of a nominal machine, so tensors go to the host only if they must.
+    let plan = match (plan(&auto, Some(surely), None), link) {
+        (Err(GraphPlanError::Infeasible { .. }), Some(_)) => plan(&auto, Some(surely), link),
+        (planned, _) => planned,
+    };
     let (plan, _) = fitting(plan, Bytes::ZERO, None)?;
     Ok((plan.program, plan.offloaded))
 }

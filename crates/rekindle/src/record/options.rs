@@ -140,8 +140,7 @@ impl Planning {
     pub(super) fn new_room(&self) -> Option<Room> {
         let budget = self.budget.filter(|_| self.bounds_pools())?;
         let budget = without_reserve(budget, RESERVE * FOR_POOLS);
-        let for_pools = Bytes(budget.0.saturating_sub(self.meter.context_bytes().0));
-        Some(Room::new(self.meter.clone(), for_pools))
+        Some(Room::new(self.meter.clone(), budget))
     }
 
     /// These options in one way.
@@ -221,7 +220,23 @@ impl Planning {
         self.meter.read().in_use_bytes
     }
 
-    /// Device memory besides live buffers: the driver's context, padding, and one tensor that a queue frees late.
+    /// What the driver holds besides the pools; all that it could, if the budget does not bound that.
+    pub(super) fn driver_bytes(&self) -> Bytes {
+        match self.bounds_pools() {
+            true => self.meter.context_bytes(),
+            false => Bytes::MAX,
+        }
+    }
+
+    /// The unit that a budget's allocations are rounded up to.
+    pub(super) fn allocation_unit(&self) -> Bytes {
+        match self.bounds_pools() {
+            true => self.meter.allocation_unit(),
+            false => Bytes::ZERO,
+        }
+    }
+
+    /// Device memory besides live buffers: what the driver holds, padding, and one tensor that a queue frees late.
     pub(super) fn beside_buffers(&self, graph: &Graph) -> Bytes {
         if !self.bounds_pools() {
             return Bytes::ZERO;

@@ -71,6 +71,8 @@ pub(super) struct PlannedRecording<A> {
     /// Counted bytes that are not in live buffers: the driver's context, and the overhead of pools.
     pub(super) beside: Bytes,
     pub(super) optimizer_state: Bytes,
+    /// What the driver held besides the pools at planning, if the budget bounds that.
+    driver: Bytes,
     /// When gradients are completed, in the plan and in the plain order, by the indices of their parameters, if ranks
     /// share the step.
     pub(super) timetables: Option<[Timetable; 2]>,
@@ -228,7 +230,9 @@ impl<A> PlannedRecording<A> {
     /// with it. What was to be there and is not, such as a batch that was counted twice, lowers the peak.
     pub(super) fn grown(&self, meter: &dyn Meter) -> (Bytes, Bytes) {
         let in_use = meter.read().in_use_bytes;
-        let growth = in_use - (self.base + self.optimizer_state);
+        // Kernels that were loaded since, for example.
+        let driver = meter.context_bytes() - self.driver;
+        let growth = in_use - (self.base + self.optimizer_state) + driver;
         let peak = self.numbers.predicted_peak + growth - (self.base - in_use);
         (growth, peak)
     }
@@ -332,6 +336,7 @@ pub(super) fn planned<A>(
             update_bytes: apart,
             base,
             optimizer_state: state,
+            driver: planning.driver_bytes(),
             segments,
             spans,
             beside,

@@ -1,4 +1,4 @@
-//! Keeps the reserved bytes of pools within a budget.
+//! Keeps a device's memory within a budget: the reserved bytes of its pools, and what the driver holds besides.
 //!
 //! A GPU's pools keep freed buffers, and a free buffer of one size cannot serve a request of another size. So they may
 //! reserve more than a program ever uses at one time. The maximum memory of each operation is known in advance: if the
@@ -19,17 +19,17 @@ use rekindle_plan::Bytes;
 
 use crate::meter::Meter;
 
-/// Keeps pools within a budget.
+/// Keeps a device's memory within a budget.
 pub(super) struct Room {
     meter: Arc<dyn Meter>,
     budget: u64,
-    /// Upper bound on the bytes that the pools have reserved so far.
+    /// Upper bound on the bytes held so far.
     bound: Mutex<u64>,
     trims: AtomicU64,
 }
 
 impl Room {
-    /// Keeps pools within `budget` reserved bytes.
+    /// Keeps what is held within `budget` bytes.
     pub(super) fn new(meter: Arc<dyn Meter>, budget: Bytes) -> Self {
         Self {
             meter,
@@ -46,13 +46,16 @@ impl Room {
 
     /// Makes room for buffers of `need` bytes. Call this immediately before they are allocated.
     pub(super) fn make(&self, need: Bytes) {
+        // What an operation takes is one buffer more often than not, and a temporary one.
+        let unit = self.meter.allocation_unit();
+        let need = need + Bytes(unit.0 * u64::from(need >= unit));
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         if bound.saturating_add(need.0) > self.budget {
-            *bound = self.meter.sample().0;
+            *bound = self.meter.held().0;
             if bound.saturating_add(need.0) > self.budget {
                 self.meter.trim();
                 self.trims.fetch_add(1, Relaxed);
-                *bound = self.meter.sample().0;
+                *bound = self.meter.held().0;
             }
         }
         *bound = bound.saturating_add(need.0);

@@ -16,7 +16,7 @@ use crate::record::{
     update_costs::UpdateCosts,
 };
 
-/// Assumed overhead of a tensor in bytes, besides its numbers, when nothing is measured.
+/// Assumed overhead of a tensor on the host in bytes, besides its numbers, when nothing is measured.
 const TENSOR_BYTES: u64 = 256;
 
 /// Tensors of at least [`LARGE`] bytes are rounded up to a multiple of this.
@@ -62,6 +62,8 @@ pub(crate) struct Costs {
     pub(in crate::record) scratch_bytes: u64,
     /// In use on the host while they were measured, besides the step's own bytes.
     pub(in crate::record) measuring_bytes: Bytes,
+    /// The unit that large tensors are rounded up to.
+    pub(super) unit: u64,
 }
 
 impl Costs {
@@ -108,7 +110,7 @@ impl Costs {
             let view = may_be_view(&kind.name) && kind.name != "Slice";
             let numbers = values(recording, operation);
             Cost {
-                output_bytes: if view { 0 } else { numbers } + TENSOR_BYTES,
+                output_bytes: if view { 0 } else { numbers },
                 temp_bytes: 0,
                 kept_bytes: 0,
                 seconds: nominal_seconds(&kind.name, &kind.operation).0,
@@ -124,6 +126,7 @@ impl Costs {
             updates: UpdateCosts::default(),
             scratch_bytes: 0,
             measuring_bytes: Bytes::ZERO,
+            unit: ALIGNED,
         }
     }
 
@@ -179,6 +182,24 @@ impl Costs {
         Self { updates, ..self }
     }
 
+    /// Rounds tensors of at least a unit, which the device's driver rounds up.
+    pub(in crate::record) fn rounded_to(self, unit: Bytes) -> Self {
+        Self {
+            unit: unit.0.max(ALIGNED),
+            ..self
+        }
+    }
+
+    /// Headers differ by a few bytes between operations: tensors of one size are rounded to the same bytes, so that one may
+    /// replace another.
+    fn rounded(&self, bytes: u64) -> Bytes {
+        Bytes(match bytes {
+            ..LARGE => bytes,
+            _ if bytes < self.unit => bytes.next_multiple_of(ALIGNED),
+            _ => bytes.next_multiple_of(self.unit),
+        })
+    }
+
     pub(super) fn of(&self, number: usize) -> &Cost {
         &self.costs[self.group[number] as usize]
     }
@@ -199,17 +220,17 @@ impl Costs {
     }
 
     /// The outputs of an operation and the bytes of each: its share of the bytes of all outputs.
-    fn output_bytes<'a>(
+    fn output_bytes(
         &self,
-        recording: &'a Recording,
+        recording: &Recording,
         number: usize,
-    ) -> impl Iterator<Item = (usize, Bytes)> + use<'a> {
+    ) -> impl Iterator<Item = (usize, Bytes)> {
         let operation = recording.operations.get(number);
         let all = self.of(number).output_bytes as f64;
         let numbers = values(recording, operation).max(1) as f64;
         operation.outputs().map(move |output| {
             let share = recording.tensors.value_bytes(output) as f64 / numbers;
-            (output, rounded((all * share).ceil() as u64))
+            (output, self.rounded((all * share).ceil() as u64))
         })
     }
 
@@ -294,15 +315,6 @@ impl Costs {
             fixed_bytes: fixed,
         }
     }
-}
-
-/// Headers differ by a few bytes between operations: tensors of one size are rounded to the same bytes, so that one may
-/// replace another.
-fn rounded(bytes: u64) -> Bytes {
-    Bytes(match bytes {
-        ..LARGE => bytes,
-        _ => bytes.next_multiple_of(ALIGNED),
-    })
 }
 
 /// Bytes of the numbers of all outputs.

@@ -71,12 +71,12 @@ impl Group {
         self.runs.extend(look);
     }
 
-    pub(super) fn cost(&self, estimated: &Cost, name: &str, numbers: u64) -> Cost {
+    pub(super) fn cost(&self, estimated: &Cost, name: &str, numbers: u64, unit: u64) -> Cost {
         // The first measurement may be from the warm-up.
         let looks = &self.runs[self.runs.len().min(2) / 2..];
         // Occasionally a table grows during a measurement: the minimum is the outputs.
         let output_bytes = match self.outputs(estimated).min() {
-            Some(measured) => alike(numbers, measured),
+            Some(measured) => alike(numbers, measured, unit),
             None => estimated.output_bytes,
         };
         let temp_bytes = looks
@@ -103,10 +103,12 @@ impl Group {
 
 /// The bytes of an output, from its numbers and the measurement. Operations allocate a little more for some outputs:
 /// large outputs that exceed their numbers by at most a thousandth all count as that upper bound, so that outputs of
-/// one size are equal.
-fn alike(numbers: u64, measured: u64) -> u64 {
+/// one size are equal. On a device whose driver rounds them up to a `unit` they count as their numbers: what is more is a
+/// small buffer of its own.
+fn alike(numbers: u64, measured: u64, unit: u64) -> u64 {
     let most = (numbers + numbers / 1024).next_multiple_of(ALIGNED) + ALIGNED;
     match (numbers..=most).contains(&measured) && numbers >= LARGE {
+        true if unit > ALIGNED => numbers,
         true => most,
         false => measured,
     }
