@@ -220,11 +220,11 @@ impl Planning {
         self.meter.read().in_use_bytes
     }
 
-    /// What the driver holds besides the pools; all that it could, if the budget does not bound that.
+    /// What the driver holds besides the pools, if the budget bounds that.
     pub(super) fn driver_bytes(&self) -> Bytes {
         match self.bounds_pools() {
             true => self.meter.context_bytes(),
-            false => Bytes::MAX,
+            false => Bytes::ZERO,
         }
     }
 
@@ -244,6 +244,6 @@ impl Planning {
         const PADDING_BYTES: u64 = 512;
         let largest = graph.tensors.iter().filter(|tensor| !tensor.given);
         let largest = largest.map(|tensor| tensor.bytes).max().unwrap_or_default();
-        self.meter.context_bytes() + largest + Bytes(graph.tensors.len() as u64 * PADDING_BYTES / 2)
+        self.driver_bytes() + largest + Bytes(graph.tensors.len() as u64 * PADDING_BYTES / 2)
     }
 }

@@ -27,11 +27,7 @@ use super::{
     update_costs::UpdateCosts,
     wanted::chosen,
 };
-use crate::{
-    checkpoint::free_dead_nodes,
-    meter::{Meter, Phase},
-    reduce::Shards,
-};
+use crate::{checkpoint::free_dead_nodes, meter::Phase, reduce::Shards};
 
 /// The phase of a pass, given the phase before it.
 pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {
@@ -228,10 +224,10 @@ impl<A> PlannedRecording<A> {
 
     /// Growth of the bytes in use besides the step since planning, without the optimizer's state, and the predicted peak
     /// with it. What was to be there and is not, such as a batch that was counted twice, lowers the peak.
-    pub(super) fn grown(&self, meter: &dyn Meter) -> (Bytes, Bytes) {
-        let in_use = meter.read().in_use_bytes;
+    pub(super) fn grown(&self, planning: &Planning) -> (Bytes, Bytes) {
+        let in_use = planning.in_use();
         // Kernels that were loaded since, for example.
-        let driver = meter.context_bytes() - self.driver;
+        let driver = planning.driver_bytes() - self.driver;
         let growth = in_use - (self.base + self.optimizer_state) + driver;
         let peak = self.numbers.predicted_peak + growth - (self.base - in_use);
         (growth, peak)

@@ -352,17 +352,16 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Bytes, RecordError> {
-        let meter = &*self.planning.meter;
         // A quarter of the reserve is for what varies from run to run, the rest for growth.
         let reserve = self.planning.wanted.reserve() / 4.0;
         let most = self.planning.budget;
         let most = most.map(|budget| without_reserve(budget, reserve));
         let fits = |peak| most.is_none_or(|most| peak <= most);
-        let (mut growth, mut peak) = state.plans[0].grown(meter);
+        let (mut growth, mut peak) = state.plans[0].grown(planning);
         if !fits(peak) {
             // A queue may have freed buffers that pools still count.
-            meter.trim();
-            (growth, peak) = state.plans[0].grown(meter);
+            planning.meter.trim();
+            (growth, peak) = state.plans[0].grown(planning);
         }
         if fits(peak) {
             return Ok(peak);
