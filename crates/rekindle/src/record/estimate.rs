@@ -15,7 +15,6 @@ use rekindle_plan::{
 use super::{
     Kernels, RecordError, bridge,
     measure::Costs,
-    measured::table_bytes,
     operation::flops,
     profile::StepProfile,
     program::plain_order,
@@ -154,13 +153,13 @@ impl Estimate {
         let updates = updates(recording, assumed.optimizer);
         let optimizer = updates.together(assumed.update, recording);
         let costs = Costs::of_kernels(recording, assumed.kernels).with_updates(updates);
-        let tables = match assumed.kernels {
-            Kernels::Host { .. } => table_bytes(recording) + costs.beside_tensors(),
+        let held = assumed.held + optimizer.state_bytes;
+        let mut graph = costs.graph(recording, parameter_bytes + input_bytes + held);
+        let plain = plain_order(&graph)?;
+        graph.fixed_bytes += match assumed.kernels {
+            Kernels::Host { .. } => costs.beside_tensors(recording, &plain),
             Kernels::Device => Bytes::ZERO,
         };
-        let held = assumed.held + optimizer.state_bytes + tables;
-        let graph = costs.graph(recording, parameter_bytes + input_bytes + held);
-        let plain = plain_order(&graph)?;
         let plain = simulate(&graph, &plain);
         let left = plain.resident.last().copied().unwrap_or(graph.fixed_bytes);
         let update_bytes = left + optimizer.temp_bytes;

@@ -343,6 +343,7 @@ impl<O: Optimizer> Each<'_, O> {
         let path = self.path.join(".");
         let mut optimizer = self.optimizer.for_trial();
         let mut cost = OptimizerCost::default();
+        free_dead_nodes(&param.lazy_device());
         for first in [true, false] {
             let before = self.meter.read().in_use_bytes;
             let mut gradients = GradientsParams::new();
@@ -358,7 +359,8 @@ impl<O: Optimizer> Each<'_, O> {
             cost.step_s = Seconds(started.elapsed().as_secs_f64());
             param = held.unwrap_or(updated);
             if first {
-                // The gradient has been freed.
+                // The gradient has been freed; burn's graph would keep a node of what was updated until a backward pass.
+                free_dead_nodes(&param.lazy_device());
                 cost.state_bytes = self.meter.read().in_use_bytes - before;
                 cost.temp_bytes = taken - cost.state_bytes;
             } else {

@@ -259,6 +259,8 @@ pub(super) fn planned<A>(
         let before = planning.in_use();
         let mut graph = measured.costs.graph(&measured.recording, Bytes::ZERO);
         let beside = planning.beside_buffers(&graph);
+        let plain = plain_order(&graph)?;
+        let own_of_plain = measured.own_bytes(&plain);
         let batch = match planning.without_batch {
             true => measured.batch_bytes(),
             false => Bytes::ZERO,
@@ -274,7 +276,7 @@ pub(super) fn planned<A>(
             (false, false) => optimizer.state_bytes,
             (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
         };
-        graph.fixed_bytes = base + staging + measured.own_bytes() + state + beside;
+        graph.fixed_bytes = base + staging + own_of_plain + state + beside;
         let gradients = match planning.chosen.way.update {
             Update::After => measured.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
@@ -290,20 +292,25 @@ pub(super) fn planned<A>(
             false => Bytes::ZERO,
         });
         let how = (planning.options.elsewhere, planning.options.link);
-        let (plan, fits) = chosen(&graph, apart, &planning.wanted, within, how)?;
-        let plain = simulate(&graph, &plain_order(&graph)?);
+        let (mut plan, fits) = chosen(&graph, apart, &planning.wanted, within, how)?;
+        let simulated = simulate(&graph, &plain);
+        // Another program makes and frees tensors at other times.
+        let own = measured.own_bytes(&plan.program);
+        for bytes in [&mut graph.fixed_bytes, &mut plan.simulated.peak] {
+            *bytes = *bytes + own - own_of_plain;
+        }
         let floor = (!fits).then(|| floor(&measured.recording, &plan, apart));
         let operations = measured.recording.operations.len();
         let beside_run = [apart, updating];
         let numbers = StepPlan::new(
             &plan,
-            &plain,
+            &simulated,
             planning.budget,
             beside_run,
             operations,
             planning.options.link,
         );
-        drop(plain);
+        drop(simulated);
         let GraphPlan {
             program,
             schedule,
@@ -319,7 +326,7 @@ pub(super) fn planned<A>(
             let of =
                 |graph: &Graph, program: &Program| timetable(&measured.recording, graph, program);
             let timetables = match planning.shards.is_some() {
-                true => Some([of(&linked, &program), of(&graph, &plain_order(&graph)?)]),
+                true => Some([of(&linked, &program), of(&graph, &plain)]),
                 false => None,
             };
             (spans, timetables)
@@ -342,7 +349,7 @@ pub(super) fn planned<A>(
             chosen: [const { Cell::new(false) }; 2],
         };
         // The remaining difference is the plan's memory.
-        drop(graph);
+        drop((graph, plain));
         let takes = planning.in_use() - before;
         planned.base += takes;
         planned.fixed_bytes += takes;
@@ -364,7 +371,7 @@ pub(super) fn planned<A>(
             });
         }
         // Plan again, with the plan's own memory counted.
-        of_plan = takes + Bytes(takes.0 / 16);
+        of_plan = takes + Bytes(takes.0 / 16) + (own - own_of_plain);
     }
 }
 
