@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     mem,
-    ops::ControlFlow,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -11,11 +10,10 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use rekindle_train::{
     NonFinite,
-    record::{EvalRecord, MemoryGrowth, StepRecord},
+    record::StepRecord,
     run_dir::{Notice, RunFile},
-    session::{MemoryNow, Observer, Planned, PlannedAgain},
+    session::{Event, MemoryNow, Planned},
     settings::OnNonFinite,
-    tracker::TrackedPass,
 };
 
 use crate::{
@@ -103,59 +101,55 @@ impl Progress {
         }
     }
 
-    /// Removes the bar, and finishes the files. An error lists the files that were not written.
-    pub fn finish(self) -> Outcome {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-        let tracked = match self.track {
-            Some(track) => track.finish(),
-            None => Ok(()),
-        };
-        let written = match self.unwritten.is_empty() {
-            true => Ok(()),
-            false => Err(not_written(&self.unwritten)),
-        };
-        written.and(self.keeping).and(tracked)
-    }
-}
-
-fn not_written(unwritten: &BTreeMap<RunFile, String>) -> Failure {
-    let files: Vec<String> = unwritten.keys().map(RunFile::to_string).collect();
-    let reasons: Vec<&str> = unwritten.values().map(String::as_str).collect();
-    Failure::with_help(
-        exit::FILE_REFUSED,
-        format!(
-            "the run ended, but not all of its folder is written: {} ({})",
-            files.join(" and "),
-            reasons.join("; ")
-        ),
-        "make room, then `rekindle train --resume RUN_DIR` writes the rest",
-    )
-}
-
-fn asked_to_stop() -> ControlFlow<()> {
-    match stop::asked() {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    }
-}
-
-/// Falls back to the default style: a broken template would be a bug, but does not stop a run.
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template)
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .progress_chars("=> ")
-}
-
-impl Observer for Progress {
-    fn tracked(&mut self, passes: &[TrackedPass]) {
-        if let Some(track) = &mut self.track {
-            track.step(passes);
+    /// Shows what happens in the run.
+    pub fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Measuring { done, of } => self.measuring(done, of),
+            Event::Planned { planned, step } => self.planned(planned, step),
+            Event::Stepped { step, memory, stop } => {
+                self.stepped(step, memory);
+                *stop = stop::asked();
+            }
+            Event::Tracked(passes) => {
+                if let Some(track) = &mut self.track {
+                    track.step(passes);
+                }
+            }
+            Event::Grows(growth) => self.line(&format!(
+                "warning: memory grows: {growth}; stop it and `rekindle train --resume RUN_DIR` starts without it"
+            )),
+            Event::PlannedAgain {
+                step,
+                shortage,
+                before,
+                budget,
+                planned,
+            } => {
+                failure::note_step(step);
+                self.line(&format!(
+                    "{shortage}; re-planned from step {step}: budget {before} -> {budget}"
+                ));
+                self.note_plan(planned);
+            }
+            Event::NonFinite(found) => self.nonfinite(found),
+            Event::SnapshotWithheld { step, what } => self.line(&format!(
+                "warning: no snapshot after step {step}: {what} is not finite; the previous one is kept"
+            )),
+            Event::Noticed(notice) => self.noticed(notice),
+            Event::Evaluating { done, of, stop } => {
+                self.evaluating(done, of);
+                *stop = stop::asked();
+            }
+            Event::Evaluated(evaluation) => self.line(&format!(
+                "step {}: evaluation on {} samples: {}",
+                evaluation.step,
+                evaluation.samples,
+                summary::evaluated(evaluation)
+            )),
         }
     }
 
-    fn measuring(&mut self, done: usize, of: usize) {
+    fn measuring(&self, done: usize, of: usize) {
         if let Some(bar) = &self.bar {
             if done == 0 {
                 bar.set_style(style("measuring [{bar:30}] {percent}% of the operations"));
@@ -187,7 +181,7 @@ impl Observer for Progress {
         }
     }
 
-    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
+    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) {
         failure::note_step(step.step + 1);
         stop::in_order(STOPPING);
         if !mem::replace(&mut self.stepped, true) && compiling::count() > 0 {
@@ -217,10 +211,9 @@ impl Observer for Progress {
                 }
             }
         }
-        asked_to_stop()
     }
 
-    fn evaluating(&mut self, done: usize, of: usize) -> ControlFlow<()> {
+    fn evaluating(&mut self, done: usize, of: usize) {
         match &self.bar {
             Some(bar) => bar.set_message(format!("evaluating, {done} of {of} samples")),
             // Only those that take long.
@@ -231,16 +224,6 @@ impl Observer for Progress {
                 }
             }
         }
-        asked_to_stop()
-    }
-
-    fn planned_again(&mut self, again: &PlannedAgain<'_>) {
-        failure::note_step(again.step);
-        self.line(&format!(
-            "{}; re-planned from step {}: budget {} -> {}",
-            again.shortage, again.step, again.before, again.budget
-        ));
-        self.note_plan(again.planned);
     }
 
     fn nonfinite(&mut self, found: &NonFinite) {
@@ -261,25 +244,14 @@ impl Observer for Progress {
         self.line(&format!("warning: {found}: {handled}{so_far}"));
     }
 
-    fn grows(&mut self, growth: &MemoryGrowth) {
-        self.line(&format!(
-            "warning: memory grows: {growth}; stop it and `rekindle train --resume RUN_DIR` starts without it"
-        ));
-    }
-
-    fn snapshot_withheld(&mut self, step: usize, what: &str) {
-        self.line(&format!(
-            "warning: no snapshot after step {step}: {what} is not finite; the previous one is kept"
-        ));
-    }
-
-    fn notified(&mut self, notice: &Notice<'_>) {
+    fn noticed(&mut self, notice: &Notice<'_>) {
         match notice {
             Notice::NotWritten(file, error) => {
                 self.unwritten.insert(*file, error.to_string());
             }
             Notice::WrittenAgain(file) => {
                 self.unwritten.remove(file);
+                return self.line(&notice.to_string());
             }
             Notice::MadeRoom(_)
             | Notice::Damaged(_)
@@ -287,18 +259,43 @@ impl Observer for Progress {
             | Notice::BeginsAgain(_)
             | Notice::NotTraced { .. } => {}
         }
-        match notice {
-            Notice::WrittenAgain(_) => self.line(&notice.to_string()),
-            _ => self.line(&format!("warning: {notice}")),
-        }
+        self.line(&format!("warning: {notice}"));
     }
 
-    fn evaluated(&mut self, evaluation: &EvalRecord) {
-        self.line(&format!(
-            "step {}: evaluation on {} samples: {}",
-            evaluation.step,
-            evaluation.samples,
-            summary::evaluated(evaluation)
-        ));
+    /// Removes the bar, and finishes the files. An error lists the files that were not written.
+    pub fn finish(self) -> Outcome {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let tracked = match self.track {
+            Some(track) => track.finish(),
+            None => Ok(()),
+        };
+        let written = match self.unwritten.is_empty() {
+            true => Ok(()),
+            false => Err(not_written(&self.unwritten)),
+        };
+        written.and(self.keeping).and(tracked)
     }
+}
+
+fn not_written(unwritten: &BTreeMap<RunFile, String>) -> Failure {
+    let files: Vec<String> = unwritten.keys().map(RunFile::to_string).collect();
+    let reasons: Vec<&str> = unwritten.values().map(String::as_str).collect();
+    Failure::with_help(
+        exit::FILE_REFUSED,
+        format!(
+            "the run ended, but not all of its folder is written: {} ({})",
+            files.join(" and "),
+            reasons.join("; ")
+        ),
+        "make room, then `rekindle train --resume RUN_DIR` writes the rest",
+    )
+}
+
+/// Falls back to the default style: a broken template would be a bug, but does not stop a run.
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
 }

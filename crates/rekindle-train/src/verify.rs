@@ -78,7 +78,7 @@ pub fn verify(
     let Verification { job, plans } = verification;
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
-    let mut engine = built.record(job, &device, &meter, &mut ())?;
+    let mut engine = built.record(job, &device, &meter, &mut |_| ())?;
     let trial = Trial {
         model: built.model,
         batches: built.batches,

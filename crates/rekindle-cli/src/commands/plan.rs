@@ -6,7 +6,7 @@ use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::DeviceInfo,
     ranks::Ranks,
-    session::{Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest},
+    session::{Frontier, Job, MeasuredStep, PlanFile, Planned, RunError, ScheduleRequest},
 };
 
 use super::{explain, plan_graph, profile, train};
@@ -15,9 +15,7 @@ use crate::{
     config::{self, Config, OffloadChoice, Overrides},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
-    input, network, output,
-    plan_file::PlanFile,
-    ranks, summary,
+    input, network, output, ranks, summary,
     table::{self, several},
     terminal,
 };

@@ -62,7 +62,7 @@ pub fn measured<T>(
     let job = complete(job.on(device));
     note!("on {} ({})", device.device, device.name);
     let mut progress = Progress::new(0, config.training.batch);
-    let subject = session::measure(&job, device.device, &mut progress);
+    let subject = session::measure(&job, device.device, &mut |event| progress.tell(event));
     progress.finish()?;
     then(&job, subject?)
 }

@@ -22,9 +22,7 @@ use crate::{
     exit,
     failure::{Failure, Outcome},
     infeasible::Infeasible,
-    output,
-    plan_file::PlanFile,
-    plot,
+    output, plan_file, plot,
     progress::Progress,
     ranks, resumed,
     started::Started,
@@ -154,7 +152,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     let mut progress = Progress::new(config.training.steps, config.training.batch)
         .tracking(track)
         .keeping(kept);
-    let result = session::run(&job, device.device, &mut progress);
+    let result = session::run(&job, device.device, &mut |event| progress.tell(event));
     let finished = progress.finish();
     if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
         Infeasible::report(error)?;
@@ -266,17 +264,7 @@ pub(super) fn device(typed: Option<DeviceChoice>, config: &Config) -> DeviceChoi
 /// The schedule request, from at most one of segments, a budget and a plan, and a planner.
 pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequest, Failure> {
     if let Some(path) = &run.plan {
-        let (file, order) = PlanFile::read(path)?;
-        return Ok(ScheduleRequest::Given {
-            order,
-            planner: file.planner.clone(),
-            budget: file.budget_bytes,
-            update: file.update,
-            check: Box::new(move |chain| {
-                file.check(chain)
-                    .map_err(|failure| failure.report.to_string())
-            }),
-        });
+        return Ok(ScheduleRequest::Given(Box::new(plan_file::read(path)?)));
     }
     let budget = match run.budget {
         Some(size) => Some(bytes_of(size, device)?),

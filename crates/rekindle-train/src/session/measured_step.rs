@@ -7,7 +7,7 @@ use rekindle_plan::{Bytes, Chain, ChainError, Planner, Request, chain_frontier};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Order, Planned, RunError, ScheduleRequest,
+    PlanFile, Planned, RunError, ScheduleRequest,
     frontier::{Frontier, FrontierPoint, frontier},
     recorded::{named, planned, refused},
     terms::Terms,
@@ -143,18 +143,20 @@ impl MeasuredStep {
         }
     }
 
-    /// The plan that runs these operations; `planner` is the name of its planner.
+    /// The plan of a file.
     ///
     /// # Errors
     ///
     /// If it is for another step, or the step has no recorded operations.
-    pub fn plan_order(&self, order: &Order, planner: String) -> Result<Planned, RunError> {
+    pub fn plan_given(&self, file: &PlanFile) -> Result<Planned, RunError> {
         let Some(Profile { step, .. }) = &self.profile else {
             let none = "the step has no recorded operations";
             return Err(RunError::OtherModel(none.into()));
         };
+        let order = file.order()?;
         order.check(step.recording)?;
-        Ok(self.planned(step.plan(None, order)?, Some(planner)))
+        let plan = step.plan(None, order.wanted())?;
+        Ok(self.planned(plan, Some(file.planner.clone())))
     }
 
     /// The memory/time frontier of a planner, like [`Engine::frontier`](super::Engine::frontier); of a chain without a

@@ -15,7 +15,7 @@ pub(super) use self::{
     plans::refused,
     shown::{named, planned},
 };
-use super::{Job, Observer, RunError, prepare::Built};
+use super::{Event, Job, RunError, Tell, prepare::Built};
 use crate::{
     data::ahead::held_bytes,
     engine::{Engine, loss_of_part},
@@ -42,7 +42,7 @@ impl Built {
         job: &Job<'_>,
         device: &Device,
         meter: &Arc<dyn Meter>,
-        observer: &mut dyn Observer,
+        tell: &mut Tell<'_>,
     ) -> Result<Engine, RunError> {
         let settings = job.settings;
         let first = self
@@ -90,8 +90,8 @@ impl Built {
             .measured(
                 job.budget(),
                 job.free,
-                (&job.schedule).into(),
-                &mut |done, of| observer.measuring(done, of),
+                job.schedule.wanted()?,
+                &mut |done, of| tell(Event::Measuring { done, of }),
             )?;
         step.set_share(job.part().len() as f64 / settings.batch as f64);
         Ok(Engine::new(

@@ -9,10 +9,10 @@ use crate::{finite, ranks::Tally, train_error::TrainError};
 /// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
 const TRIAL_BYTES: u64 = 128 << 20;
 
-impl Trainer {
+impl Trainer<'_> {
     /// Fails on all ranks before the first step that they run together, where one has no room for an update within it.
     pub(super) fn check_first_step(&self) -> Result<(), TrainError> {
-        if self.bound.settled {
+        if self.settled {
             return Ok(());
         }
         let room = match self.engine.step.update() {
@@ -20,13 +20,13 @@ impl Trainer {
             Update::After => Ok(()),
         };
         let told = room.map(|()| Tally::default());
-        self.ranks.tell(told, || self.counted_peak()).map(drop)
+        self.job.ranks.tell(told, || self.counted_peak()).map(drop)
     }
 
     /// Fails where a device has no room for the first update, in which the optimizer's state comes: an update that has begun
     /// cannot be taken back.
     pub(super) fn check_first_update(&self) -> Result<(), TrainError> {
-        if self.bound.settled || self.meter.read().reserved_bytes.is_none() {
+        if self.settled || self.meter.read().reserved_bytes.is_none() {
             return Ok(());
         }
         self.meter.trim();

@@ -17,8 +17,8 @@ use rekindle_train::{
     file_error::Blame,
     model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
     record::{EvalRecord, RunRecord, StepRecord},
-    run_dir::{Notice, RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
-    session::{Job, MemoryNow, Observer, Planned, RunError, ScheduleRequest, run},
+    run_dir::{RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
+    session::{Event, Job, RunError, ScheduleRequest, run},
     settings::{OnNonFinite, OptimizerKind, RateSchedule, TrainSettings},
 };
 
@@ -122,22 +122,18 @@ struct After<F: FnMut(usize) -> ControlFlow<()>> {
     first: usize,
 }
 
-impl<F: FnMut(usize) -> ControlFlow<()>> Observer for After<F> {
-    fn planned(&mut self, _planned: &Planned, step: usize) {
-        self.first = step;
-    }
-
-    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        self.steps.push(step.clone());
-        (self.each)(step.step)
-    }
-
-    fn evaluated(&mut self, evaluation: &EvalRecord) {
-        self.evaluations.push(evaluation.clone());
-    }
-
-    fn notified(&mut self, notice: &Notice<'_>) {
-        self.notices.push(notice.to_string());
+impl<F: FnMut(usize) -> ControlFlow<()>> After<F> {
+    fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Planned { step, .. } => self.first = step,
+            Event::Stepped { step, stop, .. } => {
+                self.steps.push(step.clone());
+                *stop = (self.each)(step.step).is_break();
+            }
+            Event::Evaluated(evaluation) => self.evaluations.push(evaluation.clone()),
+            Event::Noticed(notice) => self.notices.push(notice.to_string()),
+            _ => {}
+        }
     }
 }
 
@@ -199,7 +195,7 @@ impl Case {
             notices: Vec::new(),
             first: 0,
         };
-        let record = run(&job, DeviceId::Cpu, &mut after)?;
+        let record = run(&job, DeviceId::Cpu, &mut |event| after.tell(event))?;
         let (steps, evaluations) = match &run_dir {
             None => (after.steps, after.evaluations),
             Some(dir) => (
