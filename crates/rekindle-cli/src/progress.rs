@@ -40,9 +40,10 @@ pub struct Progress {
     stepped: bool,
     /// Steps that were not finite.
     nonfinite: usize,
-    track: Option<TrackFile>,
+    /// The file of the first steps' passes.
+    pub track: Option<TrackFile>,
     /// The run's command line and its folder, until it is written there.
-    kept: Option<(Started, PathBuf)>,
+    pub kept: Option<(Started, PathBuf)>,
     keeping: Outcome,
     /// Files of the run's folder that could not be written last, and why.
     unwritten: BTreeMap<RunFile, String>,
@@ -63,16 +64,6 @@ impl Progress {
             keeping: Ok(()),
             unwritten: BTreeMap::new(),
         }
-    }
-
-    /// Writes the run's command line to its folder.
-    pub fn keeping(self, kept: Option<(Started, PathBuf)>) -> Self {
-        Self { kept, ..self }
-    }
-
-    /// Writes the first steps' passes to this file.
-    pub fn tracking(self, track: Option<TrackFile>) -> Self {
-        Self { track, ..self }
     }
 
     fn note_plan(&self, planned: &Planned) {

@@ -70,6 +70,7 @@ mod trainer;
 pub mod update;
 pub mod verify;
 
+pub use engine::to_device;
 pub use estimate::{Estimated, kernels};
 pub use file_error::FileError;
 #[cfg(fuzzing)]
@@ -77,4 +78,3 @@ pub use fuzz::{fuzz_snapshot, fuzz_weights};
 pub use nonfinite::NonFinite;
 pub use rekindle::record::optimizer_state;
 pub use train_error::TrainError;
-pub use trainer::to_device;

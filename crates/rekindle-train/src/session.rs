@@ -25,7 +25,6 @@ pub(super) mod prepare;
 mod recorded;
 mod run;
 mod run_error;
-mod terms;
 
 use self::prepare::Built;
 pub use self::{
@@ -68,7 +67,10 @@ pub fn measure(job: &Job<'_>, device: DeviceId, tell: &mut Tell<'_>) -> Result<E
     let OpenDevice { device, meter } = ranks.settled(opened)?;
     let engine = Built::new(job, &device).and_then(|built| {
         let engine = built.record(job, &device, &meter, tell)?;
-        Ok(engine.holding(built.model))
+        Ok(Engine {
+            _held: Some(built.model),
+            ..engine
+        })
     });
     ranks.settled(engine)
 }

@@ -1,6 +1,5 @@
 //! One optimizer step after another, on a model built from a description.
 
-mod device_batch;
 mod evaluation;
 mod first_step;
 mod parts;
@@ -41,8 +40,6 @@ use crate::{
     shortage::Shortage,
     train_error::TrainError,
 };
-pub(crate) use device_batch::step_batch;
-pub use device_batch::to_device;
 
 /// A model, its optimizer and its schedule.
 pub(super) struct Trainer<'a> {
@@ -316,9 +313,12 @@ impl<'a> Trainer<'a> {
         // The optimizer consumes the model, so that it can update parameters in place.
         let mut model = self.take_model();
         untie(&mut model);
-        let first_step = self.steps_done == 0;
-        let engine = &self.engine;
-        let make_room = || engine.make_room_for_update(first_step);
+        let (step, largest) = (&self.engine.step, &self.engine.largest);
+        let needed = match self.steps_done {
+            0 => largest.first_update,
+            _ => largest.update,
+        };
+        let make_room = || step.make_room(needed);
         let optimizer = &mut self.optimizer;
         let model = optimizer.step_by_layer(rate, model, gradients, squares, make_room);
         let (model, sent) = match optimizer.shards() {

@@ -10,7 +10,6 @@ use super::{
     PlanFile, Planned, RunError, ScheduleRequest,
     frontier::{Frontier, FrontierPoint, frontier},
     recorded::{named, planned, refused},
-    terms::Terms,
 };
 use crate::settings::TrainSettings;
 use rekindle::{
@@ -25,6 +24,18 @@ pub struct MeasuredStep {
     pub chain: Chain,
     /// Further data about the step.
     profile: Option<Profile>,
+}
+
+/// What makes the figures of one part of a batch those of a whole step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Terms {
+    /// Parts that a batch runs in.
+    pub(super) micro_batches: usize,
+    /// Which bytes count.
+    pub(super) count: Count,
+    /// Values that training changes.
+    pub(super) param_count: u64,
 }
 
 /// A recorded step.

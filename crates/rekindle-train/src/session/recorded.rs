@@ -18,7 +18,7 @@ pub(super) use self::{
 use super::{Event, Job, RunError, Tell, prepare::Built};
 use crate::{
     data::ahead::held_bytes,
-    engine::{Engine, loss_of_part},
+    engine::{Engine, LargestNeeds, loss_of_part},
     optimizer::AnyOptimizer,
 };
 use rekindle::{
@@ -94,11 +94,13 @@ impl Built {
                 &mut |done, of| tell(Event::Measuring { done, of }),
             )?;
         step.set_share(job.part().len() as f64 / settings.batch as f64);
-        Ok(Engine::new(
+        Ok(Engine {
             step,
-            self.shape.param_count(),
-            self.stages.clone(),
-        ))
+            largest: LargestNeeds::default(),
+            param_count: self.shape.param_count(),
+            stages: self.stages.clone(),
+            _held: None,
+        })
     }
 
     /// Peak memory of writing a snapshot or the weights: a parameter's state, copied to the host, and another

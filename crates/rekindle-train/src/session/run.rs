@@ -56,8 +56,6 @@ pub(super) struct Session<'a> {
     resumed_at: Option<usize>,
     fingerprint: String,
     files: Option<RunFiles>,
-    /// Names of the model's stages.
-    stages: Vec<String>,
     /// Steps whose loss or gradients were not finite, without those that follow.
     nonfinite_steps: usize,
     /// Steps whose gradients overflowed with the loss scaled.
@@ -233,7 +231,7 @@ impl<'a> Session<'a> {
             return RunError::NonFinite {
                 epoch: step / per_epoch + 1,
                 batch: step % per_epoch + 1,
-                stage: stage.and_then(|stage| self.stages.get(stage).cloned()),
+                stage: stage.and_then(|stage| self.trainer.engine().stages.get(stage).cloned()),
                 found,
             };
         }
@@ -310,5 +308,5 @@ impl<'a> Session<'a> {
 /// The reserve for a failing allocation: enough to finish the current action.
 fn reserve(engine: &Engine) -> Bytes {
     const LEAST: Bytes = Bytes(1 << 20);
-    engine.largest_need() + LEAST
+    engine.largest.any + LEAST
 }

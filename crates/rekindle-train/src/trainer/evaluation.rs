@@ -2,9 +2,10 @@
 
 use rekindle::layer::Layer;
 
-use super::{Trainer, to_device};
+use super::Trainer;
 use crate::{
-    data::batch::Batch, finite, ranks::Tally, record::EvalRecord, train_error::TrainError,
+    data::batch::Batch, engine::to_device, finite, ranks::Tally, record::EvalRecord,
+    train_error::TrainError,
 };
 
 impl Trainer<'_> {
@@ -34,7 +35,7 @@ impl Trainer<'_> {
             all.samples += batch.samples();
             let (mut value, targets) = to_device(batch, self.job.settings.dtype, &device)?;
             for layer in model.layers() {
-                self.engine.make_room_for_forward();
+                self.engine.step.make_room(self.engine.largest.forward);
                 value = layer.forward(value);
             }
             let (mean, correct) = targets.compared(value);

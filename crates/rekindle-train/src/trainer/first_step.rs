@@ -31,7 +31,8 @@ impl Trainer<'_> {
         }
         self.meter.trim();
         let device = self.device.clone().without_autodiff();
-        let bytes = self.engine.first_update().0;
+        let optimizer = self.engine.step.optimizer_cost();
+        let bytes = (optimizer.state_bytes + optimizer.temp_bytes).0;
         let held = (0..bytes).step_by(TRIAL_BYTES as usize).map(|at| {
             let part = TRIAL_BYTES.min(bytes - at);
             Tensor::<1>::empty([part.div_ceil(size_of::<f32>() as u64) as usize], &device)

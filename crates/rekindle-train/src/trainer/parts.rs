@@ -8,13 +8,17 @@ use burn::{
 use rekindle::{
     dtype::Dtype,
     meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{ExchangeReading, SpanReading, Update},
+    record::{ExchangeReading, SpanReading},
     seed::StepSeed,
 };
 
-use super::{Trainer, step_batch};
+use super::Trainer;
 use crate::{
-    data::batch::Batch, engine::PartOutput, finite, ranks::Tally, train_error::TrainError,
+    data::batch::Batch,
+    engine::{PartOutput, step_batch},
+    finite,
+    ranks::Tally,
+    train_error::TrainError,
 };
 
 /// The joint results of the parts of a batch; phases and spans are those of the last part.
@@ -76,14 +80,11 @@ impl Trainer<'_> {
         let batch = step_batch(batch, self.job.settings.dtype, scaler, &self.device)?;
         before.end(Phase::ZeroGrad);
         let seed = StepSeed::new(self.job.settings.seed, run).of_rank(self.job.ranks.rank());
-        let (engine, device) = (&self.engine, &self.device);
-        let mut part = match engine.step.update() {
-            Update::After => engine.run(&self.model, batch, seed, device)?,
-            Update::InBackward => {
-                let update = (rate, &mut self.optimizer);
-                engine.run_updating(&mut self.model, batch, seed, update, device)?
-            }
-        };
+        let update = (rate, &mut self.optimizer);
+        let part = self
+            .engine
+            .run(&mut self.model, batch, seed, update, &self.device);
+        let mut part = part?;
         part.phases.splice(0..0, before.finish());
         Ok(part)
     }

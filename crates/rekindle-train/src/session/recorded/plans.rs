@@ -5,7 +5,7 @@ use rekindle_plan::{Bytes, PlanError, Planner, Request, graph::GraphPlanError};
 use super::{
     super::{
         Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier,
-        terms::Terms,
+        measured_step::Terms,
     },
     shown::{named, planned},
 };

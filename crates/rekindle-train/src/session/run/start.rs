@@ -84,7 +84,7 @@ impl<'a> Session<'a> {
             model,
             shape,
             batches,
-            stages,
+            ..
         } = built;
         let trainer = Trainer::new(
             job,
@@ -125,7 +125,6 @@ impl<'a> Session<'a> {
             resumed_at,
             fingerprint,
             files,
-            stages,
             nonfinite_steps: 0,
             overflow_steps: 0,
 
