@@ -11,8 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rekindle_train::{
     NonFinite,
     record::StepRecord,
-    run_dir::{Notice, RunFile},
-    session::{Event, MemoryNow, Planned},
+    session::{Event, MemoryNow, Notice, Planned, RunFile},
     settings::OnNonFinite,
 };
 

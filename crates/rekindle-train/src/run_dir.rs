@@ -15,7 +15,6 @@
 //! During training, a file that cannot be written does not end the run: a [`Notice`] is told, and writing is
 //! tried again at the next opportunity.
 
-mod notice;
 mod snapshot_every;
 
 use std::{
@@ -32,12 +31,11 @@ use super::{
     progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
     replace::{remove_remains, replace},
-    session::{Event, Tell},
+    session::{Event, Notice, RunFile, Tell},
     snapshot::{Snapshot, SnapshotWriter},
     snapshots::{self, Snapshots},
     tensors,
 };
-pub use notice::{Notice, RunFile};
 pub use snapshot_every::SnapshotEvery;
 
 const RECORD: &str = "run.json";
@@ -79,7 +77,8 @@ pub fn read_record(folder: &Path) -> Result<RunRecord, FileError> {
         ));
     }
     let text = fs::read(&path).map_err(FileError::refused(&path, "read"))?;
-    RunRecord::from_json(&text).map_err(|error| FileError::content(&path, error.to_string()))
+    RunRecord::from_json(&text)
+        .map_err(|error| FileError::content(&path, format!("not a run's record: {error}")))
 }
 
 /// Every step in a run's folder; empty if the folder has no history.

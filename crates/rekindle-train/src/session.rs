@@ -10,13 +10,14 @@
 //! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
 //! | `frontier.rs` | plans for many budgets |
 //! | `run.rs`, `run/` | a run: start, steps, snapshots, other plans when memory is short, its record |
-//! | `event.rs` | what happens in a run, as it is told |
+//! | `event.rs`, `notice.rs` | what happens in a run, as it is told; of it, what is said of its folder |
 //! | `out_of_memory.rs`, `run_error.rs` | why a run ends early |
 
 mod event;
 mod frontier;
 mod job;
 mod measured_step;
+mod notice;
 mod order;
 mod out_of_memory;
 mod plan_file;
@@ -32,6 +33,7 @@ pub use self::{
     frontier::{FRONTIER_FORMAT, Frontier, FrontierPoint},
     job::{Job, KEEP_SNAPSHOTS},
     measured_step::MeasuredStep,
+    notice::{Notice, RunFile},
     order::{Order, ScheduleRequest},
     out_of_memory::{OutOfMemory, holders},
     plan_file::{PLAN_FORMAT, PlanFile, PlanOfRanks},
@@ -49,7 +51,7 @@ use crate::{
 /// # Errors
 ///
 /// A [`RunError`]. Files of the run's folder that cannot be written during training are not errors: see
-/// [`Notice`](crate::run_dir::Notice).
+/// [`Notice`].
 pub fn run(job: &Job<'_>, device: DeviceId, tell: &mut Tell<'_>) -> Result<RunRecord, RunError> {
     let opened = open(device, job.settings.dtype)?;
     run::Session::prepare(job, device, opened, tell)?.run()

@@ -2,11 +2,10 @@
 
 use rekindle_plan::Bytes;
 
-use super::Planned;
+use super::{Notice, Planned};
 use crate::{
     nonfinite::NonFinite,
     record::{EvalRecord, MemoryGrowth, StepRecord},
-    run_dir::Notice,
     shortage::Shortage,
     tracker::TrackedPass,
 };

@@ -581,7 +581,7 @@ fn a_record_that_cannot_be_read_is_refused() {
     assert_eq!(
         refusal(),
         format!(
-            "{}: a record of the format `rekindle-run/9`, but this version reads `rekindle-run/2`",
+            "{}: not a run's record: it has the format `rekindle-run/9`, but this version reads `rekindle-run/2`",
             path.display()
         )
     );

@@ -3,10 +3,10 @@
 use rekindle_plan::{Bytes, PlanError};
 
 use super::{
-    super::{Event, OutOfMemory, Planned, RunError},
+    super::{Event, Notice, OutOfMemory, Planned, RunError},
     Session, reserve,
 };
-use crate::{device::probe, run_dir::Notice, shortage::Shortage, train_error::TrainError};
+use crate::{device::probe, shortage::Shortage, train_error::TrainError};
 use rekindle::{meter::Count, record::RecordError};
 
 impl Session<'_> {

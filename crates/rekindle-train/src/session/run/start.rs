@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
-    super::{Event, Job, RunError, Tell, prepare::Built},
+    super::{Event, Job, Notice, RunError, Tell, prepare::Built},
     PHASED_STEPS, Session,
     growth::GrowthWatch,
     reserve,
@@ -12,7 +12,7 @@ use crate::{
     device::{DeviceId, OpenDevice},
     fingerprint::fingerprint,
     model::tie::tie,
-    run_dir::{Locked, Notice, RunDir, RunFiles},
+    run_dir::{Locked, RunDir, RunFiles},
     snapshot::Snapshot,
     step_times::StepTimes,
     tensors::Tensors,
