@@ -2,6 +2,7 @@
 //! rate of 0.
 
 use std::{
+    cell::Cell,
     collections::{HashMap, HashSet},
     time::Instant,
 };
@@ -106,6 +107,7 @@ pub(super) fn measured<M: Module, O: Optimizer>(
         known: HashMap::new(),
         parameters: HashMap::new(),
         keeps_storage: false,
+        node_bytes: Cell::default(),
     };
     model.visit(&mut each);
     let mut frozen = Frozen {
@@ -116,6 +118,7 @@ pub(super) fn measured<M: Module, O: Optimizer>(
     UpdateCosts {
         each: frozen.parameters.into(),
         keeps_storage: each.keeps_storage,
+        node_bytes: each.node_bytes.get(),
         shards: optimizer.shards().cloned(),
     }
 }
@@ -213,6 +216,7 @@ struct Each<'a, O> {
     known: HashMap<(Shape, DType, Treatment), [OptimizerCost; 2]>,
     parameters: HashMap<ParamId, [OptimizerCost; 2]>,
     keeps_storage: bool,
+    node_bytes: Cell<Bytes>,
 }
 
 impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
@@ -359,10 +363,13 @@ impl<O: Optimizer> Each<'_, O> {
             cost.step_s = Seconds(started.elapsed().as_secs_f64());
             param = held.unwrap_or(updated);
             if first {
-                // The gradient has been freed; burn's graph would keep a node of what was updated until a backward pass.
+                // The gradient has been freed. Until a backward pass burn's graph keeps nodes of what was updated.
+                let left = self.meter.read().in_use_bytes - before;
                 free_dead_nodes(&param.lazy_device());
                 cost.state_bytes = self.meter.read().in_use_bytes - before;
                 cost.temp_bytes = taken - cost.state_bytes;
+                let nodes = left - cost.state_bytes;
+                self.node_bytes.set(self.node_bytes.get().max(nodes));
             } else {
                 cost.temp_bytes = cost.temp_bytes.max(taken);
             }
