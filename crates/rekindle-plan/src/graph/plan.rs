@@ -101,26 +101,6 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPl
     })
 }
 
-/// The plan with the smallest peak found; with a link, tensors may be offloaded.
-///
-/// # Errors
-/// The graph is invalid.
-pub fn smallest_program(graph: &Graph, link: Option<&Link>) -> Result<GraphPlan, GraphPlanError> {
-    graph.validate()?;
-    let planning = Planning::new(graph)?;
-    let staged = planning.optimal()?;
-    let Some(link) = link else {
-        let found = planning.ladder(&staged).smallest();
-        return Ok(finish(Planner::Graph, found, None));
-    };
-    let (linked, tensors) = graph.with_all_transfers(link)?;
-    let index = Index::new(&linked);
-    let found = planning
-        .linked_ladder(&linked, &index, &staged, link)
-        .smallest();
-    planning.moving(&found, &tensors, link)
-}
-
 /// The common input of all planners.
 struct Planning<'a> {
     graph: &'a Graph,

@@ -74,7 +74,7 @@ pub(super) fn staging(recording: &Recording, update: Update, largest_update: Byt
 
 /// Indices of the parameters with gradients, in the order in which a program completes the gradients.
 pub(super) fn order(recording: &Recording, timetable: &Timetable) -> Vec<usize> {
-    let mut order: Vec<usize> = timetable.handed.iter().map(|one| one.gradient).collect();
+    let mut order = timetable.order.clone();
     // Append the gradients that the timetable does not contain, so that none is left out.
     let known: HashSet<usize> = order.iter().copied().collect();
     let (_, all) = gradients(recording);
@@ -97,13 +97,9 @@ pub(super) fn buckets(
     Bucket::cut(sized)
 }
 
-/// The buckets, with the bytes of each gradient on the network.
-pub(super) fn on_network(buckets: &[Bucket]) -> Vec<Vec<(usize, Bytes)>> {
-    let sized = |&(place, elements): &(usize, usize)| (place, Bytes((elements * VALUE) as u64));
-    buckets
-        .iter()
-        .map(|bucket| bucket.0.iter().map(sized).collect())
-        .collect()
+/// Bytes on the network of so many values each.
+pub(super) fn on_network(values: impl Iterator<Item = usize>) -> Vec<Bytes> {
+    values.map(|one| Bytes((one * VALUE) as u64)).collect()
 }
 
 /// The gradients of a recording's parameters, and the parameters' indices.

@@ -97,9 +97,11 @@ where
         budget: Option<Size>,
         planner: Planner,
     ) -> Result<Self, RecordError> {
-        let planned = match budget {
-            Some(budget) => self.plan_share(budget, planner, false),
-            None => self.plan_in(&self.planning.ways(false), None, planner.into(), false),
+        let plain = self.plan().plain_peak;
+        let ways = self.planning.ways(budget.is_some());
+        let planned = match budget.map(|budget| budget.of(Some(plain))).transpose() {
+            Ok(bytes) => self.plan_in(&ways, bytes, planner.into(), false),
+            Err(error) => Err(error.into()),
         };
         let failed = match &self.ranks {
             Some(ranks) => failures(&*ranks.reducer, 0, planned.err()).1,

@@ -20,7 +20,7 @@ use crate::{
         wanted::Wanted,
         ways::{Ways, planned_in},
     },
-    size::{Budget, Size},
+    size::Budget,
     step_result::StepResult,
     tensor_tree::TensorTree,
 };
@@ -46,41 +46,8 @@ where
     ///
     /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
     pub fn set_budget(&mut self, budget: impl Budget, planner: Planner) -> Result<(), RecordError> {
-        self.plan_share(budget.size()?, planner, true)
-    }
-
-    /// Plans for a budget that may be a percentage; `without_batch` means that the batch is not allocated now.
-    pub(super) fn plan_share(
-        &mut self,
-        budget: Size,
-        planner: Planner,
-        without_batch: bool,
-    ) -> Result<(), RecordError> {
-        let plain = self.plan().plain_peak;
-        let bytes = budget.of(Some(plain))?;
-        let planned = self.plan_in(
-            &self.planning.ways(true),
-            Some(bytes),
-            planner.into(),
-            without_batch,
-        );
-        planned.map_err(|error| match (budget, error) {
-            (
-                Size::Percent(percent),
-                RecordError::Infeasible {
-                    budget,
-                    smallest,
-                    floor,
-                },
-            ) => RecordError::InfeasibleShare {
-                percent,
-                plain,
-                budget,
-                smallest,
-                floor,
-            },
-            (_, error) => error,
-        })
+        let bytes = budget.size()?.of(Some(self.plan().plain_peak))?;
+        self.plan_anew(Some(bytes), planner)
     }
 
     /// Like [`set_budget`](Self::set_budget), for any kind of plan and an optional budget, but on this rank alone, if there
