@@ -239,8 +239,8 @@ fn estimate(name: &str, sizes: Sizes, loss: Loss) -> Result<(), Box<dyn Error>> 
     println!(
         "{name}: {} operations, plain {}, smallest budget {}",
         estimate.operations,
-        (estimate.plain_peak + state).decimal(),
-        (estimate.profile.smallest_budget(Planner::Auto)? + state).decimal()
+        estimate.plain_peak + state,
+        estimate.profile.smallest_budget(Planner::Auto)? + state,
     );
     Ok(())
 }

@@ -96,8 +96,6 @@ impl Ring {
 pub struct ExchangeCost {
     /// The network.
     pub ring: Ring,
-    /// The measured rate of one rank sending to all others; if `None`, it is computed from the ring.
-    pub broadcast: Option<Rate>,
     /// Seconds for the computing thread to copy a byte to its bucket, and its sum back.
     pub staged_s_per_byte: f64,
 }
@@ -105,7 +103,7 @@ pub struct ExchangeCost {
 /// When a program completes its gradients.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timetable {
-    /// The requested gradients by their index, in the order in which they are complete.
+    /// The requested gradients by their index, in the order in which they are complete; last those that nothing makes.
     pub order: Vec<usize>,
     /// Computing time of the program, without updates, before buckets can begin: until the first gradient is complete and the
     /// last mean over ranks is taken.
@@ -147,8 +145,7 @@ impl Timetable {
             }
         }
         let mut order: Vec<usize> = (0..gradients.len()).collect();
-        order.retain(|&gradient| complete[gradient].is_some());
-        order.sort_by_key(|&gradient| complete[gradient].map(|(step, _)| step));
+        order.sort_by_key(|&gradient| complete[gradient].map_or(usize::MAX, |(step, _)| step));
         let first = order.first().and_then(|&gradient| complete[gradient]);
         let first = first.map_or(computing, |(_, at)| at);
         Timetable {
@@ -236,16 +233,8 @@ impl ExchangeCost {
             }),
             parameter_bytes: parameters.iter().copied().sum(),
             parameters_s: sum(parameters, &|bytes| {
-                self.broadcast(bytes) + self.staged(bytes)
+                self.ring.broadcast(bytes) + self.staged(bytes)
             }),
-        }
-    }
-
-    /// The time for one rank to send this many bytes to all others.
-    fn broadcast(&self, bytes: Bytes) -> Seconds {
-        match self.broadcast {
-            Some(line) => line.seconds(bytes),
-            None => self.ring.broadcast(bytes),
         }
     }
 

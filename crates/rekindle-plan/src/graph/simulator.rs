@@ -289,7 +289,7 @@ pub fn simulate(graph: &Graph, program: &Program) -> Simulated {
 ///
 /// # Panics
 /// If the program was made for another graph.
-pub fn simulate_watched(
+pub(super) fn simulate_watched(
     graph: &Graph,
     program: &Program,
     mut watch: impl FnMut(usize, Moment),

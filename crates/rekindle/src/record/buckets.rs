@@ -2,10 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rekindle_plan::{
-    Bytes,
-    graph::{TensorId, Timetable},
-};
+use rekindle_plan::{Bytes, graph::TensorId};
 
 use super::{recording::Recording, update::Update};
 
@@ -70,16 +67,6 @@ pub(super) fn staging(recording: &Recording, update: Update, largest_update: Byt
             staging + Bytes(2 * bucket + waiting) + largest_update
         }
     }
-}
-
-/// Indices of the parameters with gradients, in the order in which a program completes the gradients.
-pub(super) fn order(recording: &Recording, timetable: &Timetable) -> Vec<usize> {
-    let mut order = timetable.order.clone();
-    // Append the gradients that the timetable does not contain, so that none is left out.
-    let known: HashSet<usize> = order.iter().copied().collect();
-    let (_, all) = gradients(recording);
-    order.extend(all.into_iter().filter(|place| !known.contains(place)));
-    order
 }
 
 /// The buckets of parameters in this order.

@@ -12,7 +12,7 @@ use super::{
     planned::PlannedRecording,
     program::plain_order,
     staged::stages,
-    wanted::{Wanted, chosen, fitting},
+    wanted::{Wanted, fitting},
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
@@ -58,10 +58,9 @@ impl StepProfile {
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(StepPlan, StagedPlan), RecordError> {
-        let wanted = wanted.into();
         let within = budget.map(|budget| without_reserve(budget, RESERVE));
-        let how = (None, self.link);
-        let (plan, fits) = chosen(&self.graph, self.update_bytes, &wanted, within, how)?;
+        let plan = wanted.into().plan(&self.graph, within, None, self.link);
+        let (plan, fits) = fitting(plan, self.update_bytes, within)?;
         if !fits {
             return Err(RecordError::Infeasible {
                 budget: budget.unwrap_or(Bytes::MAX),

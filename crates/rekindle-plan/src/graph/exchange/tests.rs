@@ -10,7 +10,6 @@ fn exchange(bucket_s: f64) -> ExchangeCost {
     };
     ExchangeCost {
         ring: Ring { ranks: 2, link },
-        broadcast: None,
         staged_s_per_byte: 0.0,
     }
 }
@@ -94,12 +93,6 @@ fn updated_parameters_are_sent_one_after_the_other() {
     assert_eq!(taken.parameter_bytes, Bytes(5010));
     let expected = of(5, 10) + of(5, 5000) + Seconds(5010.0 * 0.25);
     near(taken.parameters_s, expected);
-    let measured = ExchangeCost {
-        broadcast: Some(link),
-        ..cost
-    };
-    let taken = measured.of_step(&STEP, &[BYTES; 2], &[], &sizes);
-    near(taken.parameters_s, Seconds(2.0 + 5010.0 * (0.01 + 0.25)));
     // Parts of a batch share their update.
     assert_eq!(taken.repeated(3).parameters_s, taken.parameters_s);
 }

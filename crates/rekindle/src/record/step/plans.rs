@@ -251,7 +251,7 @@ where
                         expected: planning().expected.map(|bytes| bytes + later),
                         ..planning()
                     };
-                    let comparison_bytes = match self.planning.comparison.how {
+                    let comparison_bytes = match self.planning.options.comparison {
                         Comparison::Never => Bytes::ZERO,
                         _ => peak() - before,
                     };
@@ -359,8 +359,11 @@ where
     pub(super) fn schedule_comparison(&self, step_time: Duration) {
         let mut state = self.state.borrow_mut();
         if state.steps >= state.compare_next {
-            let comparison = &self.planning.comparison;
-            state.compare_next = comparison.next(state.steps, state.changed > 0, step_time);
+            let (how, time) = (
+                self.planning.options.comparison,
+                self.planning.comparison_time,
+            );
+            state.compare_next = how.next(time, state.steps, state.changed > 0, step_time);
         }
     }
 }
