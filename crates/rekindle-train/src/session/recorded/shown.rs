@@ -2,9 +2,7 @@
 
 use std::cmp::Reverse;
 
-use rekindle_plan::{
-    Action, Bytes, Chain, OptimizerCost, Parts, Planner, Seconds, graph::OnDevice,
-};
+use rekindle_plan::{Action, Bytes, Chain, OptimizerCost, Parts, Planner, Seconds};
 
 use super::super::{Order, Planned, measured_step::Terms, planned::numbers};
 use crate::timeline::{Prediction, at_update};
@@ -51,10 +49,6 @@ pub(in super::super) fn planned(
                 to_host_bytes: Bytes(offload.to_host_bytes.0 * parts),
                 to_device_bytes: Bytes(offload.to_device_bytes.0 * parts),
                 transfer_s: offload.transfer_s * parts as f64,
-                on_device: offload.on_device.map(|other| OnDevice {
-                    time: other.time.map(whole_step),
-                    ..other
-                }),
                 ..offload
             }
         }),

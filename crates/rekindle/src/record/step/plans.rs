@@ -20,7 +20,7 @@ use crate::{
         wanted::Wanted,
         ways::{Ways, planned_in},
     },
-    size::{Budget, Size},
+    size::Budget,
     step_result::StepResult,
     tensor_tree::TensorTree,
 };
@@ -46,41 +46,8 @@ where
     ///
     /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
     pub fn set_budget(&mut self, budget: impl Budget, planner: Planner) -> Result<(), RecordError> {
-        self.plan_share(budget.size()?, planner, true)
-    }
-
-    /// Plans for a budget that may be a percentage; `without_batch` means that the batch is not allocated now.
-    pub(super) fn plan_share(
-        &mut self,
-        budget: Size,
-        planner: Planner,
-        without_batch: bool,
-    ) -> Result<(), RecordError> {
-        let plain = self.plan().plain_peak;
-        let bytes = budget.of(Some(plain))?;
-        let planned = self.plan_in(
-            &self.planning.ways(true),
-            Some(bytes),
-            planner.into(),
-            without_batch,
-        );
-        planned.map_err(|error| match (budget, error) {
-            (
-                Size::Percent(percent),
-                RecordError::Infeasible {
-                    budget,
-                    smallest,
-                    floor,
-                },
-            ) => RecordError::InfeasibleShare {
-                percent,
-                plain,
-                budget,
-                smallest,
-                floor,
-            },
-            (_, error) => error,
-        })
+        let bytes = budget.size()?.of(Some(self.plan().plain_peak))?;
+        self.plan_anew(Some(bytes), planner)
     }
 
     /// Like [`set_budget`](Self::set_budget), for any kind of plan and an optional budget, but on this rank alone, if there
@@ -284,7 +251,7 @@ where
                         expected: planning().expected.map(|bytes| bytes + later),
                         ..planning()
                     };
-                    let comparison_bytes = match self.planning.comparison.how {
+                    let comparison_bytes = match self.planning.options.comparison {
                         Comparison::Never => Bytes::ZERO,
                         _ => peak() - before,
                     };
@@ -391,8 +358,11 @@ where
     pub(super) fn schedule_comparison(&self, step_time: Duration) {
         let mut state = self.state.borrow_mut();
         if state.steps >= state.compare_next {
-            let comparison = &self.planning.comparison;
-            state.compare_next = comparison.next(state.steps, state.changed > 0, step_time);
+            let (how, time) = (
+                self.planning.options.comparison,
+                self.planning.comparison_time,
+            );
+            state.compare_next = how.next(time, state.steps, state.changed > 0, step_time);
         }
     }
 }
