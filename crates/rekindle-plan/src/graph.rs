@@ -22,6 +22,7 @@
 //! | `chain_plans.rs` | [`plan_chain`] and [`chain_frontier`]: plans of a chain alone |
 //! | `walk.rs` | one walk under a budget: which tensors are evicted and recomputed |
 //! | `search.rs`, `ladder.rs` | the graph planner: many walks, at the budget and a few smaller ones |
+//! | `exact.rs` | small graphs: the optimum |
 //! | `smallest.rs` | the program with the smallest peak |
 //! | `spans.rs` | a program in terms of stages, and the tensors that each pass makes and frees |
 //! | `updates.rs` | parameter updates inside the backward pass: when each may run |
@@ -66,6 +67,7 @@
 mod borders;
 mod chain_plans;
 mod error;
+mod exact;
 mod exchange;
 mod found;
 mod index;

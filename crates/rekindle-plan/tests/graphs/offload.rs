@@ -129,10 +129,10 @@ fn nearly_all_plans_of_small_graphs_with_a_link_are_optimal() {
         "{distance:?}"
     );
     assert!(
-        distance.optimal * 100 >= distance.fitting * 90,
+        distance.optimal * 100 >= distance.fitting * 95,
         "{distance:?}"
     );
-    assert!(distance.worst <= 1.4, "{distance:?}");
+    assert!(distance.worst <= 1.3, "{distance:?}");
 }
 
 /// `cargo test --release -p rekindle-plan --test graphs offload -- --ignored --nocapture`
@@ -181,6 +181,7 @@ fn copies_never_take_more_of_the_host_than_there_is() {
     let mut random = Sequence(11);
     let (mut moving, mut full) = (0, 0);
     for _ in 0..10 {
+        // Too many operations for the exact search.
         let graph = training(&mut random, 16);
         let plain = simulate(&graph, &Program::recorded(&graph).unwrap()).peak.0;
         for (part, host) in [(2, 6), (2, 12), (3, 9)] {
@@ -244,8 +245,10 @@ fn a_draw_that_cannot_be_made_again_goes_to_the_host() {
     );
     let plan = plan_graph(&graph, &request(9, link([1; 2], 4.0, 4))).unwrap();
     assert_eq!(plan.offloaded, [draw]);
-    assert_eq!(plan.simulated.time, Seconds(5.0 + 4.0));
-    assert!(plan.simulated.peak <= Bytes(9));
+    assert_eq!(
+        (plan.simulated.time, plan.simulated.peak),
+        (Seconds(5.0 + 4.0), Bytes(9))
+    );
     // No room for it on the host.
     let plan = plan_graph(&graph, &request(9, link([1; 2], 4.0, 3)));
     assert!(
