@@ -20,7 +20,7 @@ use burn::{
     tensor::{Distribution, activation::softmax},
 };
 use rekindle::{ChunkedCrossEntropy, meter::PhaseReading, record::Estimate};
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Planner};
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
@@ -231,7 +231,7 @@ fn row(step: usize, phase: &str, end: Bytes, peak: Bytes, seconds: f64) {
     println!("{step:4}  {phase:14} {end:15.1} {peak:15.1} {seconds:8.3}");
 }
 
-/// By shapes alone: the plain peak, Adam's state included, and the smallest one that a plan was found for.
+/// By shapes alone: the plain peak, Adam's state included, and the smallest budget that a plan was found for.
 fn estimate(name: &str, sizes: Sizes, loss: Loss) -> Result<(), Box<dyn Error>> {
     let make = |device: &Device| (Translator::new(sizes, device), sentences(sizes, device));
     let estimate: Estimate = rekindle::estimate(make, loss)?;
@@ -239,8 +239,8 @@ fn estimate(name: &str, sizes: Sizes, loss: Loss) -> Result<(), Box<dyn Error>> 
     println!(
         "{name}: {} operations, plain {}, smallest budget {}",
         estimate.operations,
-        (estimate.plain_peak + state).decimal(),
-        (estimate.smallest_peak()? + state).decimal()
+        estimate.plain_peak + state,
+        estimate.profile.smallest_budget(Planner::Auto)? + state,
     );
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::{
 use rekindle_plan::{Chain, chain::FORMAT as CHAIN_FORMAT};
 use rekindle_train::{
     record::{RUN_FORMAT, RunRecord},
-    session::{FRONTIER_FORMAT, Frontier},
+    session::{FRONTIER_FORMAT, Frontier, PLAN_FORMAT, PlanFile},
     tracker::{TRACK_FORMAT, TrackedPass},
 };
 use schemars::{JsonSchema, generate::SchemaSettings};
@@ -22,7 +22,6 @@ use crate::{
     estimate::{ESTIMATE_FORMAT, Estimate},
     infeasible::{INFEASIBLE_FORMAT, Infeasible},
     max::{MAX_FORMAT, MaxRecord},
-    plan_file::{PLAN_FORMAT, PlanFile},
     started::{COMMAND_FORMAT, Started},
     sweep::record::{SWEEP_FORMAT, SweepRecord},
 };

@@ -11,8 +11,8 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
-    fit::{Breakdown, Known, spread},
-    session::{Order, Planned},
+    fit::{Breakdown, spread},
+    session::{PlanFile, Planned, RunError},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -93,8 +93,8 @@ pub enum Wanted {
     Fitting,
     /// What a planner finds.
     Plan(Request),
-    /// A plan that was made before, by the planner of this name.
-    Made(Order, String),
+    /// A plan that was made before.
+    Made(Box<PlanFile>),
 }
 
 impl Estimate {
@@ -105,8 +105,9 @@ impl Estimate {
         wanted: &Wanted,
         limit: Option<Limit>,
     ) -> Result<(Self, Option<PlanError>), Failure> {
-        let known = Known::new(config.estimated(&config.training, kernels))?;
-        let step = &known.step;
+        let estimated = config.estimated(&config.training, kernels);
+        let known = estimated.estimate()?;
+        let step = estimated.step_of(&known)?;
         let most = limit.as_ref().map(|limit| limit.bytes);
         let fitting = |planner: Planner| match most {
             Some(most) => Ok(step
@@ -130,7 +131,7 @@ impl Estimate {
             segments: plan.segments.as_ref().map(Vec::len),
             step_ratio: plan.step.0 / plain.step.0,
             fits,
-            peak: Breakdown::new(&known, plan),
+            peak: Breakdown::new(&known, &config.training, plan),
         };
         let within = most
             .filter(|_| plain_fits == Some(false))
@@ -140,11 +141,11 @@ impl Estimate {
             });
         let found = match wanted {
             Wanted::Fitting => match within {
-                Some(request) => Some(known.plan(&request)?),
+                Some(request) => Some(planned(step.plan(&request))?),
                 None => None,
             },
-            Wanted::Plan(request) => Some(known.plan(request)?),
-            Wanted::Made(order, planner) => Some(Ok(step.plan_order(order, planner.clone())?)),
+            Wanted::Plan(request) => Some(planned(step.plan(request))?),
+            Wanted::Made(file) => Some(Ok(step.plan_given(file)?)),
         };
         let plan = match &found {
             Some(Ok(plan)) => Some(column(plan, most.map(|most| plan.peak <= most))),
@@ -178,9 +179,9 @@ impl Estimate {
             batch: settings.batch,
             micro_batch: settings.micro_batch(),
             dtype: settings.dtype,
-            param_count: known.estimate.trainable,
-            frozen_count: known.estimate.frozen,
-            param_bytes: known.estimate.gradient_bytes,
+            param_count: known.trainable,
+            frozen_count: known.frozen,
+            param_bytes: known.gradient_bytes,
             saved_bytes: step
                 .chain
                 .stages
@@ -188,7 +189,7 @@ impl Estimate {
                 .map(|stage| stage.saved_bytes)
                 .sum(),
             stages: step.chain.stages.len(),
-            operations: known.estimate.operations,
+            operations: known.operations,
             update: settings.update.fixed().unwrap_or_default(),
             on_gpu: kernels == Kernels::Device,
             plain: column(&plain, plain_fits),
@@ -199,5 +200,14 @@ impl Estimate {
         };
         let asked = !matches!(wanted, Wanted::Fitting);
         Ok((estimate, refused.filter(|_| asked)))
+    }
+}
+
+/// A plan, or why none fits.
+fn planned(result: Result<Planned, RunError>) -> Result<Result<Planned, PlanError>, RunError> {
+    match result {
+        Ok(plan) => Ok(Ok(plan)),
+        Err(RunError::Plan(error @ PlanError::Infeasible { .. })) => Ok(Err(error)),
+        Err(error) => Err(error),
     }
 }

@@ -5,8 +5,7 @@ use std::fs;
 
 use crate::{
     config::{self, Overrides},
-    exit,
-    plan_file::PlanFile,
+    exit, plan_file,
 };
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
@@ -14,7 +13,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let path = folder.path().join("file");
     fs::write(&path, bytes).expect("written");
     let failure = match bytes.first() {
-        Some(b'{') => PlanFile::read(&path).err(),
+        Some(b'{') => plan_file::read(&path).err(),
         _ => config::load(&path, &Overrides::default()).err(),
     };
     if let Some(failure) = failure {

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     mem,
-    ops::ControlFlow,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -11,11 +10,9 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use rekindle_train::{
     NonFinite,
-    record::{EvalRecord, MemoryGrowth, StepRecord},
-    run_dir::{Notice, RunFile},
-    session::{MemoryNow, Observer, Planned, PlannedAgain},
+    record::StepRecord,
+    session::{Event, MemoryNow, Notice, Planned, RunFile},
     settings::OnNonFinite,
-    tracker::TrackedPass,
 };
 
 use crate::{
@@ -42,9 +39,10 @@ pub struct Progress {
     stepped: bool,
     /// Steps that were not finite.
     nonfinite: usize,
-    track: Option<TrackFile>,
+    /// The file of the first steps' passes.
+    pub track: Option<TrackFile>,
     /// The run's command line and its folder, until it is written there.
-    kept: Option<(Started, PathBuf)>,
+    pub kept: Option<(Started, PathBuf)>,
     keeping: Outcome,
     /// Files of the run's folder that could not be written last, and why.
     unwritten: BTreeMap<RunFile, String>,
@@ -65,16 +63,6 @@ impl Progress {
             keeping: Ok(()),
             unwritten: BTreeMap::new(),
         }
-    }
-
-    /// Writes the run's command line to its folder.
-    pub fn keeping(self, kept: Option<(Started, PathBuf)>) -> Self {
-        Self { kept, ..self }
-    }
-
-    /// Writes the first steps' passes to this file.
-    pub fn tracking(self, track: Option<TrackFile>) -> Self {
-        Self { track, ..self }
     }
 
     fn note_plan(&self, planned: &Planned) {
@@ -101,6 +89,167 @@ impl Progress {
             Some(bar) => bar.suspend(|| note!("{}", terminal::wrapped(text, "  "))),
             None => note!("{text}"),
         }
+    }
+
+    /// Shows what happens in the run.
+    pub fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Measuring { done, of } => self.measuring(done, of),
+            Event::Planned { planned, step } => self.planned(planned, step),
+            Event::Stepped { step, memory, stop } => {
+                self.stepped(step, memory);
+                *stop = stop::asked();
+            }
+            Event::Tracked(passes) => {
+                if let Some(track) = &mut self.track {
+                    track.step(passes);
+                }
+            }
+            Event::Grows(growth) => self.line(&format!(
+                "warning: memory grows: {growth}; stop it and `rekindle train --resume RUN_DIR` starts without it"
+            )),
+            Event::PlannedAgain {
+                step,
+                shortage,
+                before,
+                budget,
+                planned,
+            } => {
+                failure::note_step(step);
+                self.line(&format!(
+                    "{shortage}; re-planned from step {step}: budget {before} -> {budget}"
+                ));
+                self.note_plan(planned);
+            }
+            Event::NonFinite(found) => self.nonfinite(found),
+            Event::SnapshotWithheld { step, what } => self.line(&format!(
+                "warning: no snapshot after step {step}: {what} is not finite; the previous one is kept"
+            )),
+            Event::Noticed(notice) => self.noticed(notice),
+            Event::Evaluating { done, of, stop } => {
+                self.evaluating(done, of);
+                *stop = stop::asked();
+            }
+            Event::Evaluated(evaluation) => self.line(&format!(
+                "step {}: evaluation on {} samples: {}",
+                evaluation.step,
+                evaluation.samples,
+                summary::evaluated(evaluation)
+            )),
+        }
+    }
+
+    fn measuring(&self, done: usize, of: usize) {
+        if let Some(bar) = &self.bar {
+            if done == 0 {
+                bar.set_style(style("measuring [{bar:30}] {percent}% of the operations"));
+                bar.set_length(of as u64);
+            }
+            bar.set_position(done as u64);
+        }
+    }
+
+    fn planned(&mut self, planned: &Planned, step: usize) {
+        failure::note_plan(planned, step);
+        // Until now nothing could be lost. Where kernels are compiled, the first step may still take long, and nothing is
+        // lost before it is done.
+        if compiling::count() == 0 {
+            stop::in_order(STOPPING);
+        }
+        if let Some((started, folder)) = self.kept.take() {
+            self.keeping = started.keep(&folder);
+        }
+        self.note_plan(planned);
+        if let Some(warning) = summary::warning(planned) {
+            self.line(&format!("warning: {warning}"));
+        }
+        if let Some(bar) = &self.bar {
+            bar.reset();
+            bar.set_length(self.steps as u64);
+            // Lines that are too wide are cut off, because a wrapped line cannot be erased.
+            bar.set_style(style("{pos}/{len} [{bar:12}] {eta} {wide_msg}"));
+        }
+    }
+
+    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) {
+        failure::note_step(step.step + 1);
+        stop::in_order(STOPPING);
+        if !mem::replace(&mut self.stepped, true) && compiling::count() > 0 {
+            self.line(&compiling::kept());
+        }
+        let accuracy = step
+            .accuracy
+            .map(|share| format!(" acc {:.0}%", 100.0 * share))
+            .unwrap_or_default();
+        let scale = step.loss_scale.map(|scale| format!(" scale {scale}"));
+        let scale = scale.unwrap_or_default();
+        let message = format!(
+            "loss {:.4}{accuracy}{scale} {:.0} samples/s mem {} peak {}",
+            step.loss,
+            self.batch as f64 / step.step_s.0.max(1e-9),
+            memory.counted,
+            memory.counted_peak,
+        );
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(step.step as u64);
+                bar.set_message(message);
+            }
+            None => {
+                if self.is_due() || step.step == self.steps {
+                    self.line(&format!("step {}/{} {message}", step.step, self.steps));
+                }
+            }
+        }
+    }
+
+    fn evaluating(&mut self, done: usize, of: usize) {
+        match &self.bar {
+            Some(bar) => bar.set_message(format!("evaluating, {done} of {of} samples")),
+            // Only those that take long.
+            None if done == 0 => self.last_line = Some(Instant::now()),
+            None => {
+                if self.is_due() {
+                    self.line(&format!("evaluating: {done} of {of} samples"));
+                }
+            }
+        }
+    }
+
+    fn nonfinite(&mut self, found: &NonFinite) {
+        self.nonfinite += 1;
+        // Each of the first, then ever fewer.
+        if self.nonfinite > 3 && !self.nonfinite.is_power_of_two() {
+            return;
+        }
+        let handled = match (found.lower_scale, found.handled) {
+            (Some(lower), _) => format!("skipped, and the scale falls to {lower}"),
+            (None, OnNonFinite::Skip) => "nothing is updated".into(),
+            (None, OnNonFinite::Stop | OnNonFinite::Continue) => "updated anyway".into(),
+        };
+        let so_far = match self.nonfinite {
+            1 => String::new(),
+            steps => format!(" ({steps} such steps so far)"),
+        };
+        self.line(&format!("warning: {found}: {handled}{so_far}"));
+    }
+
+    fn noticed(&mut self, notice: &Notice<'_>) {
+        match notice {
+            Notice::NotWritten(file, error) => {
+                self.unwritten.insert(*file, error.to_string());
+            }
+            Notice::WrittenAgain(file) => {
+                self.unwritten.remove(file);
+                return self.line(&notice.to_string());
+            }
+            Notice::MadeRoom(_)
+            | Notice::Damaged(_)
+            | Notice::WentBack { .. }
+            | Notice::BeginsAgain(_)
+            | Notice::NotTraced { .. } => {}
+        }
+        self.line(&format!("warning: {notice}"));
     }
 
     /// Removes the bar, and finishes the files. An error lists the files that were not written.
@@ -134,171 +283,9 @@ fn not_written(unwritten: &BTreeMap<RunFile, String>) -> Failure {
     )
 }
 
-fn asked_to_stop() -> ControlFlow<()> {
-    match stop::asked() {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    }
-}
-
 /// Falls back to the default style: a broken template would be a bug, but does not stop a run.
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ")
-}
-
-impl Observer for Progress {
-    fn tracked(&mut self, passes: &[TrackedPass]) {
-        if let Some(track) = &mut self.track {
-            track.step(passes);
-        }
-    }
-
-    fn measuring(&mut self, done: usize, of: usize) {
-        if let Some(bar) = &self.bar {
-            if done == 0 {
-                bar.set_style(style("measuring [{bar:30}] {percent}% of the operations"));
-                bar.set_length(of as u64);
-            }
-            bar.set_position(done as u64);
-        }
-    }
-
-    fn planned(&mut self, planned: &Planned, step: usize) {
-        failure::note_plan(planned, step);
-        // Until now nothing could be lost. Where kernels are compiled, the first step may still take long, and nothing is
-        // lost before it is done.
-        if compiling::count() == 0 {
-            stop::in_order(STOPPING);
-        }
-        if let Some((started, folder)) = self.kept.take() {
-            self.keeping = started.keep(&folder);
-        }
-        self.note_plan(planned);
-        if let Some(warning) = summary::warning(planned) {
-            self.line(&format!("warning: {warning}"));
-        }
-        if let Some(bar) = &self.bar {
-            bar.reset();
-            bar.set_length(self.steps as u64);
-            // Lines that are too wide are cut off, because a wrapped line cannot be erased.
-            bar.set_style(style("{pos}/{len} [{bar:12}] {eta} {wide_msg}"));
-        }
-    }
-
-    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
-        failure::note_step(step.step + 1);
-        stop::in_order(STOPPING);
-        if !mem::replace(&mut self.stepped, true) && compiling::count() > 0 {
-            self.line(&compiling::kept());
-        }
-        let accuracy = step
-            .accuracy
-            .map(|share| format!(" acc {:.0}%", 100.0 * share))
-            .unwrap_or_default();
-        let scale = step.loss_scale.map(|scale| format!(" scale {scale}"));
-        let scale = scale.unwrap_or_default();
-        let message = format!(
-            "loss {:.4}{accuracy}{scale} {:.0} samples/s mem {} peak {}",
-            step.loss,
-            self.batch as f64 / step.step_s.0.max(1e-9),
-            memory.counted,
-            memory.counted_peak,
-        );
-        match &self.bar {
-            Some(bar) => {
-                bar.set_position(step.step as u64);
-                bar.set_message(message);
-            }
-            None => {
-                if self.is_due() || step.step == self.steps {
-                    self.line(&format!("step {}/{} {message}", step.step, self.steps));
-                }
-            }
-        }
-        asked_to_stop()
-    }
-
-    fn evaluating(&mut self, done: usize, of: usize) -> ControlFlow<()> {
-        match &self.bar {
-            Some(bar) => bar.set_message(format!("evaluating, {done} of {of} samples")),
-            // Only those that take long.
-            None if done == 0 => self.last_line = Some(Instant::now()),
-            None => {
-                if self.is_due() {
-                    self.line(&format!("evaluating: {done} of {of} samples"));
-                }
-            }
-        }
-        asked_to_stop()
-    }
-
-    fn planned_again(&mut self, again: &PlannedAgain<'_>) {
-        failure::note_step(again.step);
-        self.line(&format!(
-            "{}; re-planned from step {}: budget {} -> {}",
-            again.shortage, again.step, again.before, again.budget
-        ));
-        self.note_plan(again.planned);
-    }
-
-    fn nonfinite(&mut self, found: &NonFinite) {
-        self.nonfinite += 1;
-        // Each of the first, then ever fewer.
-        if self.nonfinite > 3 && !self.nonfinite.is_power_of_two() {
-            return;
-        }
-        let handled = match (found.lower_scale, found.handled) {
-            (Some(lower), _) => format!("skipped, and the scale falls to {lower}"),
-            (None, OnNonFinite::Skip) => "nothing is updated".into(),
-            (None, OnNonFinite::Stop | OnNonFinite::Continue) => "updated anyway".into(),
-        };
-        let so_far = match self.nonfinite {
-            1 => String::new(),
-            steps => format!(" ({steps} such steps so far)"),
-        };
-        self.line(&format!("warning: {found}: {handled}{so_far}"));
-    }
-
-    fn grows(&mut self, growth: &MemoryGrowth) {
-        self.line(&format!(
-            "warning: memory grows: {growth}; stop it and `rekindle train --resume RUN_DIR` starts without it"
-        ));
-    }
-
-    fn snapshot_withheld(&mut self, step: usize, what: &str) {
-        self.line(&format!(
-            "warning: no snapshot after step {step}: {what} is not finite; the previous one is kept"
-        ));
-    }
-
-    fn notified(&mut self, notice: &Notice<'_>) {
-        match notice {
-            Notice::NotWritten(file, error) => {
-                self.unwritten.insert(*file, error.to_string());
-            }
-            Notice::WrittenAgain(file) => {
-                self.unwritten.remove(file);
-            }
-            Notice::MadeRoom(_)
-            | Notice::Damaged(_)
-            | Notice::WentBack { .. }
-            | Notice::BeginsAgain(_)
-            | Notice::NotTraced { .. } => {}
-        }
-        match notice {
-            Notice::WrittenAgain(_) => self.line(&notice.to_string()),
-            _ => self.line(&format!("warning: {notice}")),
-        }
-    }
-
-    fn evaluated(&mut self, evaluation: &EvalRecord) {
-        self.line(&format!(
-            "step {}: evaluation on {} samples: {}",
-            evaluation.step,
-            evaluation.samples,
-            summary::evaluated(evaluation)
-        ));
-    }
 }

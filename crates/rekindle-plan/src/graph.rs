@@ -16,7 +16,7 @@
 //! | `step.rs` | [`Graph`]: recorded operations on tensors |
 //! | `program.rs` | [`Program`]: a valid list of operations, and the tensors freed at each step |
 //! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
-//! | `plan.rs` | [`plan_graph`]: from a graph and a [`Request`](crate::Request) to a [`GraphPlan`]; [`smallest_program`] |
+//! | `plan.rs` | [`plan_graph`]: from a graph and a [`Request`](crate::Request) to a [`GraphPlan`] |
 //! | `borders.rs` | [`borders()`]: where a forward pass can be cut |
 //! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, a chain as a graph, and schedules of the chain as programs |
 //! | `chain_plans.rs` | [`plan_chain`] and [`chain_frontier`]: plans of a chain alone |
@@ -89,11 +89,11 @@ mod walk;
 pub use borders::{Border, borders};
 pub use chain_plans::{chain_frontier, plan_chain};
 pub use error::GraphPlanError;
-pub use exchange::{ExchangeCost, Exchanged, HandOver, Ring, TakeMean, Timetable};
-pub use link::{Link, OnDevice, Rate};
-pub use plan::{GraphPlan, plan_graph, smallest_program};
+pub use exchange::{ExchangeCost, Exchanged, Ring, Timetable};
+pub use link::{Link, Rate};
+pub use plan::{GraphPlan, plan_graph};
 pub use program::{Program, ProgramError};
-pub use simulator::{Moment, Parts, Simulated, simulate, simulate_watched};
+pub use simulator::{Moment, Parts, Simulated, simulate};
 pub use spans::{Change, Span, SpanPass, changes, held};
 pub use stages::{Crossing, Stages};
 pub use step::{Graph, Operation, OperationId, Tensor, TensorId, Transfer};

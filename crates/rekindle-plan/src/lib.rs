@@ -55,7 +55,7 @@ pub use bytes::Bytes;
 pub use chain::{Chain, ChainError, LossCost, OptimizerCost, Stage};
 pub use graph::{
     Graph, GraphPlan, GraphPlanError, Operation, OperationId, Parts, Program, ProgramError,
-    Simulated, Tensor, TensorId, chain_frontier, plan_chain, plan_graph, smallest_program,
+    Simulated, Tensor, TensorId, chain_frontier, plan_chain, plan_graph,
 };
 pub use planner::PlanError;
 pub use request::{Planner, PlannerParseError, Request};

@@ -3,7 +3,9 @@
 mod largest;
 
 use super::{
+    data::batch::{Batch, Inputs, Targets},
     loss::{Correct, TargetTensor},
+    loss_scale::LossScaler,
     optimizer::AnyOptimizer,
     train_error::TrainError,
 };
@@ -11,11 +13,11 @@ use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{Device, Tensor};
 pub(super) use largest::LargestNeeds;
 use rekindle::{
-    record::{Output, RecordError, Step},
+    dtype::Dtype,
+    record::{Output, Step, Update},
     seed::StepSeed,
     sequential::Sequential,
 };
-use rekindle_plan::Bytes;
 
 /// A batch, or a part of one, as input of a step; last is the scale of its loss, if any.
 pub(super) type StepBatch = (Value, TargetTensor, Option<Tensor<1>>);
@@ -25,6 +27,43 @@ type LossOfPart = Box<dyn Fn(&Sequential<Stage>, StepBatch) -> (Tensor<1>, Corre
 
 /// A recorded step of a model that is built from a description.
 pub(super) type RecordedStep = Step<Sequential<Stage>, StepBatch, (Tensor<1>, Correct), LossOfPart>;
+
+/// Moves a batch [to the device](to_device), as the input of a step.
+pub(crate) fn step_batch(
+    batch: Batch,
+    dtype: Dtype,
+    scaler: &LossScaler,
+    device: &Device,
+) -> Result<StepBatch, TrainError> {
+    let (input, targets) = to_device(batch, dtype, device)?;
+    Ok((input, targets, scaler.tensor(device)))
+}
+
+/// Moves a batch to the device, its inputs in the model's type.
+///
+/// # Errors
+///
+/// If its values do not fill its shape.
+pub fn to_device(
+    batch: Batch,
+    dtype: Dtype,
+    device: &Device,
+) -> Result<(Value, TargetTensor), TrainError> {
+    let input = match batch.inputs {
+        Inputs::Floats { values, shape } => Value::from_floats_in(dtype, values, &shape, device)?,
+        Inputs::Tokens { values, shape } => Value::from_tokens(values, &shape, device)?,
+    };
+    let targets = match batch.targets {
+        Targets::Classes(classes) => {
+            TargetTensor::Classes(Tensor::from_data(classes.as_slice(), device))
+        }
+        Targets::Values { values, width } => {
+            let shape = [values.len() / width.max(1), width];
+            TargetTensor::Values(Value::from_floats(values, &shape, device)?.into_float2()?)
+        }
+    };
+    Ok((input, targets))
+}
 
 /// What a part of a batch gives. Its loss is scaled, as its gradients are.
 pub(super) type PartOutput = Output<Correct, StepBatch>;
@@ -64,41 +103,13 @@ pub struct Engine {
     /// Names of the model's stages.
     pub(super) stages: Vec<String>,
     /// The model, if nothing else holds it: its parameters are in use in every plan.
-    _held: Option<Sequential<Stage>>,
+    pub(super) _held: Option<Sequential<Stage>>,
 }
 
 impl Engine {
-    pub(super) fn new(step: RecordedStep, param_count: u64, stages: Vec<String>) -> Self {
-        Self {
-            step,
-            largest: LargestNeeds::default(),
-            param_count,
-            stages,
-            _held: None,
-        }
-    }
-
-    /// The engine and its model.
-    pub(super) fn holding(self, model: Sequential<Stage>) -> Self {
-        Self {
-            _held: Some(model),
-            ..self
-        }
-    }
-
-    /// Runs forward, loss and backward of a part of a batch.
+    /// Runs forward, loss and backward of a part of a batch. Where the plan updates in the backward pass, the part is a whole
+    /// batch, and `rate` and the optimizer update the model.
     pub(super) fn run(
-        &self,
-        model: &Sequential<Stage>,
-        batch: StepBatch,
-        seed: StepSeed,
-        device: &Device,
-    ) -> Result<PartOutput, TrainError> {
-        self.seeded(seed, device, |step| step.run(model, batch))
-    }
-
-    /// Like [`run`](Self::run), for a whole batch, with parameters updated in the backward pass.
-    pub(super) fn run_updating(
         &self,
         model: &mut Sequential<Stage>,
         batch: StepBatch,
@@ -106,45 +117,12 @@ impl Engine {
         (rate, optimizer): (f64, &mut AnyOptimizer),
         device: &Device,
     ) -> Result<PartOutput, TrainError> {
-        self.seeded(seed, device, |step| {
-            step.run_updating(model, batch, rate, optimizer)
-        })
-    }
-
-    /// Runs the step with its seed.
-    fn seeded(
-        &self,
-        seed: StepSeed,
-        device: &Device,
-        run: impl FnOnce(&RecordedStep) -> Result<PartOutput, RecordError>,
-    ) -> Result<PartOutput, TrainError> {
         device.seed(seed.before());
-        let part = run(&self.step)?;
+        let part = match self.step.update() {
+            Update::After => self.step.run(model, batch)?,
+            Update::InBackward => self.step.run_updating(model, batch, rate, optimizer)?,
+        };
         device.seed(seed.after());
         Ok(part)
-    }
-
-    /// Makes room for a forward of a stage outside of a step.
-    pub(super) fn make_room_for_forward(&self) {
-        self.step.make_room(self.largest.forward);
-    }
-
-    /// Makes room for the update of a stage's parameters.
-    pub(super) fn make_room_for_update(&self, first_step: bool) {
-        self.step.make_room(match first_step {
-            true => self.largest.first_update,
-            false => self.largest.update,
-        });
-    }
-
-    /// Memory of the first update, which allocates the optimizer's state.
-    pub(super) fn first_update(&self) -> Bytes {
-        let optimizer = self.step.optimizer_cost();
-        optimizer.state_bytes + optimizer.temp_bytes
-    }
-
-    /// Maximum memory of one action or the update.
-    pub(super) fn largest_need(&self) -> Bytes {
-        self.largest.any
     }
 }

@@ -65,7 +65,14 @@ pub(super) fn first_difference(recorded: &str, wanted: &str) -> serde_json::Resu
     {
         *own = json!(OnNonFinite::Stop);
     }
-    Ok(compare("", &recorded, &wanted))
+    let difference = compare("", &recorded, &wanted);
+    Ok(difference.map(|found| match found.starts_with("`steps`") {
+        true => format!(
+            "{found}, and by `schedule = {}` the learning rate of every step depends on it",
+            shown(&wanted["schedule"])
+        ),
+        false => found,
+    }))
 }
 
 fn compare(path: &str, recorded: &Value, wanted: &Value) -> Option<String> {

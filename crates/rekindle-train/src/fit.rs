@@ -2,17 +2,14 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | [`Known`] (`known.rs`) | a step by its shapes |
 //! | [`Breakdown`] (`breakdown.rs`) | what a peak is made of |
 //! | [`ScheduleKind`] (`schedule_kind.rs`) | the fastest schedule of a kind within a budget |
 //! | [`largest`] (`search.rs`) | the largest size that fits |
 
 mod breakdown;
-mod known;
 mod schedule_kind;
 mod search;
 
 pub use breakdown::Breakdown;
-pub use known::Known;
 pub use schedule_kind::{ScheduleKind, spread};
 pub use search::largest;

@@ -15,7 +15,7 @@
 //! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
 //! | [`record`] | what a run leaves behind: the JSON document of a run |
 //! | `trainer`, `engine` | the training loop, and the recorded step that it runs |
-//! | [`run_dir`], [`replace`] | a run's folder, and notices about its files |
+//! | [`run_dir`], [`replace`] | a run's folder; files that are written whole |
 //! | `snapshot`, `snapshots` | a snapshot's file, and those of a folder |
 //! | `tensors` | files of tensors: snapshots and weights |
 //! | `history`, `fingerprint`, `lock` | the other files of a run |
@@ -70,6 +70,7 @@ mod trainer;
 pub mod update;
 pub mod verify;
 
+pub use engine::to_device;
 pub use estimate::{Estimated, kernels};
 pub use file_error::FileError;
 #[cfg(fuzzing)]
@@ -77,4 +78,3 @@ pub use fuzz::{fuzz_snapshot, fuzz_weights};
 pub use nonfinite::NonFinite;
 pub use rekindle::record::optimizer_state;
 pub use train_error::TrainError;
-pub use trainer::to_device;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use rekindle_plan::{Bytes, Seconds};
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 use super::{optimizer_state::StatePlan, settings::TrainSettings, timeline::Timeline};
 use crate::model::spec::ModelSpec;
@@ -273,27 +273,13 @@ pub struct RunRecord {
     pub timeline: Option<Timeline>,
 }
 
-/// The error of a text that is not a record this version can read.
-#[derive(Debug, thiserror::Error)]
-pub enum RunRecordError {
-    /// It is not JSON, or something is missing from it.
-    #[error("not a run's record: {0}")]
-    Malformed(#[from] serde_json::Error),
-    /// Another version wrote it.
-    #[error("a record of the format `{found}`, but this version reads `{RUN_FORMAT}`")]
-    Format {
-        /// The format that it names.
-        found: String,
-    },
-}
-
 impl RunRecord {
     /// Reads a record that was written as JSON.
     ///
     /// # Errors
     ///
     /// If it is of another format, or not whole.
-    pub fn from_json(text: &[u8]) -> Result<Self, RunRecordError> {
+    pub fn from_json(text: &[u8]) -> serde_json::Result<Self> {
         #[derive(Deserialize)]
         struct Tag {
             format: String,
@@ -301,16 +287,12 @@ impl RunRecord {
         // Check the format first: for another version, missing fields are not the error to report.
         let tag: Tag = serde_json::from_slice(text)?;
         if tag.format != RUN_FORMAT {
-            return Err(RunRecordError::Format { found: tag.format });
+            return Err(Error::custom(format!(
+                "it has the format `{}`, but this version reads `{RUN_FORMAT}`",
+                tag.format
+            )));
         }
-        Ok(serde_json::from_slice(text)?)
-    }
-
-    /// `(predicted - measured) / measured` of the peak.
-    #[must_use]
-    pub fn peak_error(&self) -> f64 {
-        let measured = self.measured_peak_bytes.0 as f64;
-        (self.predicted_peak_bytes.0 as f64 - measured) / measured
+        serde_json::from_slice(text)
     }
 }
 

@@ -12,10 +12,9 @@
 //! A resumed run continues from the newest whole snapshot, and the histories are truncated to it; without a snapshot
 //! the run starts again.
 //!
-//! During training, a file that cannot be written does not end the run: the observer gets a [`Notice`], and writing is
+//! During training, a file that cannot be written does not end the run: a [`Notice`] is told, and writing is
 //! tried again at the next opportunity.
 
-mod notice;
 mod snapshot_every;
 
 use std::{
@@ -32,11 +31,11 @@ use super::{
     progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
     replace::{remove_remains, replace},
+    session::{Event, Notice, RunFile, Tell},
     snapshot::{Snapshot, SnapshotWriter},
     snapshots::{self, Snapshots},
     tensors,
 };
-pub use notice::{Notice, RunFile};
 pub use snapshot_every::SnapshotEvery;
 
 const RECORD: &str = "run.json";
@@ -78,7 +77,8 @@ pub fn read_record(folder: &Path) -> Result<RunRecord, FileError> {
         ));
     }
     let text = fs::read(&path).map_err(FileError::refused(&path, "read"))?;
-    RunRecord::from_json(&text).map_err(|error| FileError::content(&path, error.to_string()))
+    RunRecord::from_json(&text)
+        .map_err(|error| FileError::content(&path, format!("not a run's record: {error}")))
 }
 
 /// Every step in a run's folder; empty if the folder has no history.
@@ -98,9 +98,6 @@ pub fn read_steps(folder: &Path) -> Result<Vec<StepRecord>, FileError> {
 pub fn read_evaluations(folder: &Path) -> Result<Vec<EvalRecord>, FileError> {
     history::read(&folder.join(EVALUATIONS))
 }
-
-/// Receives notices for the user.
-type Notify<'a> = dyn FnMut(&Notice<'_>) + 'a;
 
 /// An open run folder, locked for this process.
 pub(super) struct RunFiles {
@@ -197,11 +194,10 @@ impl Locked {
 
 impl RunFiles {
     /// Returns the newest whole snapshot, if there is one, and truncates the histories to it.
-    pub(super) fn go_back(
-        &mut self,
-        notify: &mut Notify<'_>,
-    ) -> Result<Option<Snapshot>, FileError> {
-        let snapshot = snapshots::newest(&self.folder, |error| notify(&Notice::Damaged(error)))?;
+    pub(super) fn go_back(&mut self, tell: &mut Tell<'_>) -> Result<Option<Snapshot>, FileError> {
+        let snapshot = snapshots::newest(&self.folder, |error| {
+            tell(Event::Noticed(&Notice::Damaged(error)))
+        })?;
         if let Some(snapshot) = &snapshot {
             let done = snapshot.progress().steps;
             // Lines of remaining steps may not be written yet.
@@ -214,21 +210,21 @@ impl RunFiles {
     }
 
     /// Adds a step to the history.
-    pub(super) fn stepped(&mut self, step: &StepRecord, notify: &mut Notify<'_>) {
+    pub(super) fn stepped(&mut self, step: &StepRecord, tell: &mut Tell<'_>) {
         let written = self.steps.append(step);
-        self.wrote(RunFile::History, written, notify);
+        self.wrote(RunFile::History, written, tell);
     }
 
     /// Adds an evaluation to its history.
-    pub(super) fn evaluated(&mut self, evaluation: &EvalRecord, notify: &mut Notify<'_>) {
+    pub(super) fn evaluated(&mut self, evaluation: &EvalRecord, tell: &mut Tell<'_>) {
         let written = self.evaluations.append(evaluation);
-        self.wrote(RunFile::Evaluations, written, notify);
+        self.wrote(RunFile::Evaluations, written, tell);
     }
 
     /// Replaces the record.
-    pub(super) fn write_record(&mut self, record: &RunRecord, notify: &mut Notify<'_>) {
+    pub(super) fn write_record(&mut self, record: &RunRecord, tell: &mut Tell<'_>) {
         let path = self.folder.join(RECORD);
-        self.write(RunFile::Record, notify, |_| {
+        self.write(RunFile::Record, tell, |_| {
             let written = replace(&path, |out| {
                 serde_json::to_writer_pretty(&mut *out, record)?;
                 out.write_all(b"\n")
@@ -243,20 +239,20 @@ impl RunFiles {
         fingerprint: &str,
         progress: &Progress,
         tensors: impl Fn(&mut SnapshotWriter<'_>) -> io::Result<()>,
-        notify: &mut Notify<'_>,
+        tell: &mut Tell<'_>,
     ) {
         let (steps, evaluations) = (self.steps.sync(), self.evaluations.sync());
-        self.write(RunFile::Snapshot, notify, |snapshots| {
+        self.write(RunFile::Snapshot, tell, |snapshots| {
             snapshots.take(fingerprint, progress, &tensors)
         });
-        self.wrote(RunFile::History, steps, notify);
-        self.wrote(RunFile::Evaluations, evaluations, notify);
+        self.wrote(RunFile::History, steps, tell);
+        self.wrote(RunFile::Evaluations, evaluations, tell);
     }
 
     /// Replaces the weights.
-    pub(super) fn write_weights(&mut self, model: &impl Module, notify: &mut Notify<'_>) {
+    pub(super) fn write_weights(&mut self, model: &impl Module, tell: &mut Tell<'_>) {
         let path = self.folder.join(WEIGHTS);
-        self.write(RunFile::Weights, notify, |_| {
+        self.write(RunFile::Weights, tell, |_| {
             replace(&path, |out| tensors::write(model, out))
                 .map_err(FileError::refused(&path, "written"))
         });
@@ -266,7 +262,7 @@ impl RunFiles {
     fn write(
         &mut self,
         file: RunFile,
-        notify: &mut Notify<'_>,
+        tell: &mut Tell<'_>,
         mut write: impl FnMut(&mut Snapshots) -> Result<(), FileError>,
     ) {
         let mut written = write(&mut self.snapshots);
@@ -274,23 +270,23 @@ impl RunFiles {
             && let Ok(Some(step)) = self.snapshots.make_room()
         {
             if !std::mem::replace(&mut self.made_room, true) {
-                notify(&Notice::MadeRoom(step));
+                tell(Event::Noticed(&Notice::MadeRoom(step)));
             }
             written = write(&mut self.snapshots);
         }
-        self.wrote(file, written, notify);
+        self.wrote(file, written, tell);
     }
 
     /// Reports files that could not be written, once for each reason, and when they can be written again.
-    fn wrote(&mut self, file: RunFile, written: Result<(), FileError>, notify: &mut Notify<'_>) {
+    fn wrote(&mut self, file: RunFile, written: Result<(), FileError>, tell: &mut Tell<'_>) {
         let before = self.unwritten.iter().position(|(other, _)| *other == file);
         let before = before.map(|place| self.unwritten.swap_remove(place));
         match written {
-            Ok(()) if before.is_some() => notify(&Notice::WrittenAgain(file)),
+            Ok(()) if before.is_some() => tell(Event::Noticed(&Notice::WrittenAgain(file))),
             Ok(()) => {}
             Err(error) => {
                 if before.is_none_or(|(_, before)| before != error.reason()) {
-                    notify(&Notice::NotWritten(file, &error));
+                    tell(Event::Noticed(&Notice::NotWritten(file, &error)));
                 }
                 self.unwritten.push((file, error.reason().to_owned()));
             }

@@ -4,36 +4,39 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `job.rs`, `order.rs` | what is to be trained, and where its schedule comes from |
+//! | `job.rs`, `order.rs`, `plan_file.rs` | what is to be trained, and where its schedule comes from |
 //! | `prepare.rs`, `recorded.rs` | the model as it is built; its step, recorded and measured |
 //! | `recorded/plans.rs`, `planned.rs` | plans of that step |
 //! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
 //! | `frontier.rs` | plans for many budgets |
 //! | `run.rs`, `run/` | a run: start, steps, snapshots, other plans when memory is short, its record |
-//! | `observer.rs` | who is told of what happens |
+//! | `event.rs`, `notice.rs` | what happens in a run, as it is told; of it, what is said of its folder |
 //! | `out_of_memory.rs`, `run_error.rs` | why a run ends early |
 
+mod event;
 mod frontier;
 mod job;
 mod measured_step;
-mod observer;
+mod notice;
 mod order;
 mod out_of_memory;
+mod plan_file;
 mod planned;
 pub(super) mod prepare;
 mod recorded;
 mod run;
 mod run_error;
-mod terms;
 
 use self::prepare::Built;
 pub use self::{
+    event::{Event, MemoryNow, Tell},
     frontier::{FRONTIER_FORMAT, Frontier, FrontierPoint},
     job::{Job, KEEP_SNAPSHOTS},
     measured_step::MeasuredStep,
-    observer::{MemoryNow, Observer},
-    order::{ChainCheck, Order, ScheduleRequest},
-    out_of_memory::{OutOfMemory, PlannedAgain, holders},
+    notice::{Notice, RunFile},
+    order::{Order, ScheduleRequest},
+    out_of_memory::{OutOfMemory, holders},
+    plan_file::{PLAN_FORMAT, PlanFile, PlanOfRanks},
     planned::Planned,
     run_error::RunError,
 };
@@ -48,14 +51,10 @@ use crate::{
 /// # Errors
 ///
 /// A [`RunError`]. Files of the run's folder that cannot be written during training are not errors: see
-/// [`Notice`](crate::run_dir::Notice).
-pub fn run(
-    job: &Job<'_>,
-    device: DeviceId,
-    observer: &mut dyn Observer,
-) -> Result<RunRecord, RunError> {
+/// [`Notice`].
+pub fn run(job: &Job<'_>, device: DeviceId, tell: &mut Tell<'_>) -> Result<RunRecord, RunError> {
     let opened = open(device, job.settings.dtype)?;
-    run::Session::prepare(job, device, opened, observer)?.run(observer)
+    run::Session::prepare(job, device, opened, tell)?.run()
 }
 
 /// Measures the step that [`run`] would plan, without training.
@@ -63,18 +62,17 @@ pub fn run(
 /// # Errors
 ///
 /// See [`run`].
-pub fn measure(
-    job: &Job<'_>,
-    device: DeviceId,
-    observer: &mut dyn Observer,
-) -> Result<Engine, RunError> {
+pub fn measure(job: &Job<'_>, device: DeviceId, tell: &mut Tell<'_>) -> Result<Engine, RunError> {
     let ranks = &job.ranks;
     let opened = ranks.check(job.settings);
     let opened = opened.and_then(|()| Ok(open(device, job.settings.dtype)?));
     let OpenDevice { device, meter } = ranks.settled(opened)?;
     let engine = Built::new(job, &device).and_then(|built| {
-        let engine = built.record(job, &device, &meter, observer)?;
-        Ok(engine.holding(built.model))
+        let engine = built.record(job, &device, &meter, tell)?;
+        Ok(Engine {
+            _held: Some(built.model),
+            ..engine
+        })
     });
     ranks.settled(engine)
 }

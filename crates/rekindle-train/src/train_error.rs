@@ -119,7 +119,7 @@ impl TrainError {
 }
 
 /// Whether ranks can no longer communicate.
-pub(super) fn of_network(error: &RecordError) -> bool {
+fn of_network(error: &RecordError) -> bool {
     match error {
         // All ranks have found that.
         RecordError::Reduce(ReduceError::Differ { .. }) => false,
@@ -130,7 +130,7 @@ pub(super) fn of_network(error: &RecordError) -> bool {
 }
 
 /// Whether another rank reports the error.
-pub(super) fn of_another_rank(error: &RecordError) -> bool {
+fn of_another_rank(error: &RecordError) -> bool {
     match error {
         RecordError::OtherRank { .. } => true,
         RecordError::PartlyUpdated { source, .. } => of_another_rank(source),

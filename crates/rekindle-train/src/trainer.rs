@@ -1,12 +1,8 @@
 //! One optimizer step after another, on a model built from a description.
 
-mod bound;
-mod device_batch;
 mod evaluation;
 mod first_step;
 mod parts;
-mod plain_steps;
-mod run_parts;
 mod saved;
 
 use std::{
@@ -17,15 +13,16 @@ use std::{
 use burn::{module::Module, optim::GradientsParams, tensor::Device};
 use rekindle::{
     free_dead_nodes,
-    meter::{Count, Meter, Phase, PhaseReading, PhaseRecorder},
+    meter::{Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
     record::{ExchangeReading, Optimizer, RecordError, SpanReading, Update},
-    reduce::{Shards, SharedReading},
+    reduce::SharedReading,
     sequential::Sequential,
     statistics::{Before, Statistics},
 };
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::{Bytes, Planner, Seconds};
 
-use self::{bound::Bound, parts::Parts};
+use self::parts::Parts;
+pub(super) use self::parts::raise;
 use crate::{
     data::batch::Batch,
     engine::Engine,
@@ -37,27 +34,27 @@ use crate::{
     },
     nonfinite::NonFinite,
     optimizer::AnyOptimizer,
-    ranks::Ranks,
     record::StepRecord,
-    settings::{OnNonFinite, TrainSettings},
+    session::Job,
+    settings::OnNonFinite,
     shortage::Shortage,
     train_error::TrainError,
 };
-pub(crate) use device_batch::step_batch;
-pub use device_batch::to_device;
 
 /// A model, its optimizer and its schedule.
-pub(super) struct Trainer {
+pub(super) struct Trainer<'a> {
+    job: &'a Job<'a>,
     model: Sequential<Stage>,
     optimizer: AnyOptimizer,
     engine: Engine,
-    settings: TrainSettings,
     meter: Arc<dyn Meter>,
     device: Device,
     steps_done: usize,
     statistics: Statistics,
-    bound: Bound,
-    ranks: Ranks,
+    /// What a step may take.
+    budget: Option<Bytes>,
+    /// Whether a step is done, with which the optimizer's state came.
+    settled: bool,
 }
 
 /// The report of one optimizer step.
@@ -77,17 +74,17 @@ pub(super) struct StepReport {
     pub(super) short: Option<Shortage>,
 }
 
-impl Trainer {
+impl<'a> Trainer<'a> {
     /// A trainer that has done no step yet. `output` is the shape of one sample of the model's output.
     ///
     /// # Errors
     ///
     /// If the output is not one row of numbers, or one row for each token, as every loss here requires.
     pub(super) fn new(
+        job: &'a Job<'a>,
         model: Sequential<Stage>,
         output: &SampleShape,
         engine: Engine,
-        settings: TrainSettings,
         meter: Arc<dyn Meter>,
         device: Device,
     ) -> Result<Self, TrainError> {
@@ -97,50 +94,22 @@ impl Trainer {
             });
         }
         Ok(Self {
-            optimizer: AnyOptimizer::new(&settings),
+            optimizer: AnyOptimizer::new(job.settings).sharded(engine.step.shards()),
             statistics: Statistics::of(&model),
             engine,
             model,
-            settings,
+            job,
             meter,
             device,
             steps_done: 0,
-            bound: Bound::default(),
-            ranks: Ranks::default(),
-        })
-    }
-
-    /// Bounds steps by a budget, which counts these bytes; the plan's peak is `peak`.
-    pub(super) fn bounded(mut self, budget: Option<Bytes>, count: Count, peak: Bytes) -> Self {
-        self.bound = Bound {
-            budget,
-            count,
-            peak,
+            budget: job.budget(),
             settled: false,
-        };
-        self
-    }
-
-    /// Runs the engine's new plan, whose peak is `peak`, from the next step on.
-    pub(super) fn run_by(&mut self, peak: Bytes) {
-        self.bound.peak = peak;
-    }
-
-    /// The peak of the plan that runs now.
-    pub(super) fn planned_peak(&self) -> Bytes {
-        self.bound.peak
+        })
     }
 
     /// The highest peak so far of the bytes that a budget counts.
     pub(super) fn counted_peak(&self) -> Bytes {
-        self.meter.lifetime_peak().counted(self.bound.count)
-    }
-
-    /// Shares steps and evaluations with other ranks, and by `shards` the optimizer's state.
-    pub(super) fn among(mut self, ranks: Ranks, shards: Option<Shards>) -> Self {
-        self.optimizer = self.optimizer.sharded(shards);
-        self.ranks = ranks;
-        self
+        self.meter.lifetime_peak().counted(self.job.count)
     }
 
     /// Whether parameters and statistics can still be read. They cannot after a device ran out of memory in an update.
@@ -173,6 +142,12 @@ impl Trainer {
         &mut self.engine
     }
 
+    /// Recomputes nothing from the next step on, in as much memory as that takes.
+    pub(super) fn run_plain(&mut self) -> Result<(), TrainError> {
+        self.budget = None;
+        Ok(self.engine.step.plan_again(None, Planner::None)?)
+    }
+
     /// Traces the next step, which takes longer for it.
     pub(super) fn trace_next_step(&mut self) {
         self.engine.step.set_watched(true);
@@ -200,14 +175,14 @@ impl Trainer {
     ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
         let before = self.statistics.before(&self.model);
-        let rate = self.settings.rate_at(self.steps_done);
+        let rate = self.job.settings.rate_at(self.steps_done);
         let begun = self.check_first_step();
         let mut parts = match begun.and_then(|()| self.parts(parts, rate)) {
             Ok(parts) => parts,
             Err(error) => {
                 self.abandon(before);
                 let error = error.or_shortage();
-                return Err(self.ranks.fail(error, || self.counted_peak()));
+                return Err(self.job.ranks.fail(error, || self.counted_peak()));
             }
         };
         self.engine.step.set_watched(false);
@@ -216,7 +191,7 @@ impl Trainer {
         let mut after = PhaseRecorder::start(&*meter);
         let checked = self.check(&mut parts);
         let told = checked.as_ref().map(|_| parts.tally).map_err(Clone::clone);
-        let told = self.ranks.tell(told, || self.counted_peak());
+        let told = self.job.ranks.tell(told, || self.counted_peak());
         let (tally, nonfinite) = match told.and_then(|tally| Ok((tally, checked?))) {
             Ok(told) => told,
             Err(error) => {
@@ -250,8 +225,8 @@ impl Trainer {
         after.end(Phase::Optimizer);
 
         self.steps_done += 1;
-        self.bound.settled = true;
-        let short = self.bound.shortage(&*self.meter, parts.peak);
+        self.settled = true;
+        let short = self.shortage(parts.peak);
         let update = after.finish();
         let traced = traced_update(parts.spans.last(), update.first());
         parts.spans.extend(traced);
@@ -281,11 +256,21 @@ impl Trainer {
         if self.engine.step.update() == Update::InBackward {
             return self.nonfinite(parts);
         }
-        if let Some(shortage) = self.bound.shortage(&*self.meter, parts.peak) {
+        if let Some(shortage) = self.shortage(parts.peak) {
             return Err(TrainError::Short(shortage));
         }
         let found = self.nonfinite(parts)?;
         self.check_first_update().map(|()| found)
+    }
+
+    /// An allocation that failed, or a step that took more than its budget.
+    fn shortage(&self, peak: PeakMemory) -> Option<Shortage> {
+        if let Some(failure) = self.meter.failure() {
+            return Some(Shortage::Failed(failure));
+        }
+        let peak = peak.counted(self.job.count);
+        let budget = self.budget.filter(|budget| peak > *budget)?;
+        Some(Shortage::OverBudget { peak, budget })
     }
 
     /// What is not finite, where the settings go on all the same.
@@ -307,7 +292,7 @@ impl Trainer {
             gradient,
             handled: match lower_scale {
                 Some(_) => OnNonFinite::Skip,
-                None => self.settings.on_nonfinite,
+                None => self.job.settings.on_nonfinite,
             },
             loss_scale: scaler.scale(),
             lower_scale,
@@ -328,9 +313,12 @@ impl Trainer {
         // The optimizer consumes the model, so that it can update parameters in place.
         let mut model = self.take_model();
         untie(&mut model);
-        let first_step = self.steps_done == 0;
-        let engine = &self.engine;
-        let make_room = || engine.make_room_for_update(first_step);
+        let (step, largest) = (&self.engine.step, &self.engine.largest);
+        let needed = match self.steps_done {
+            0 => largest.first_update,
+            _ => largest.update,
+        };
+        let make_room = || step.make_room(needed);
         let optimizer = &mut self.optimizer;
         let model = optimizer.step_by_layer(rate, model, gradients, squares, make_room);
         let (model, sent) = match optimizer.shards() {

@@ -10,12 +10,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    engine::{Engine, StepBatch, loss},
+    engine::{Engine, StepBatch, loss, step_batch},
     finite,
     optimizer::AnyOptimizer,
     session::{Job, Planned, RunError, ScheduleRequest, prepare::Built},
     train_error::TrainError,
-    trainer::step_batch,
 };
 use crate::{
     data::Shuffled,
@@ -78,7 +77,7 @@ pub fn verify(
     let Verification { job, plans } = verification;
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
-    let mut engine = built.record(job, &device, &meter, &mut ())?;
+    let mut engine = built.record(job, &device, &meter, &mut |_| ())?;
     let trial = Trial {
         model: built.model,
         batches: built.batches,
@@ -128,15 +127,13 @@ impl Trial<'_> {
             let seed = StepSeed::new(settings.seed, step as u64);
             let rate = settings.rate_at(step);
             let (loss, gradients) = match engine {
-                Some(engine) if engine.step.update() == Update::InBackward => {
-                    let update = (rate, &mut optimizer);
-                    let part =
-                        engine.run_updating(&mut model, batch, seed, update, &self.device)?;
-                    values.losses.push(floats(part.loss));
-                    continue;
-                }
                 Some(engine) => {
-                    let part = engine.run(&model, batch, seed, &self.device)?;
+                    let update = (rate, &mut optimizer);
+                    let part = engine.run(&mut model, batch, seed, update, &self.device)?;
+                    if engine.step.update() == Update::InBackward {
+                        values.losses.push(floats(part.loss));
+                        continue;
+                    }
                     (part.loss, part.gradients)
                 }
                 None => self.plain(&model, batch, seed),

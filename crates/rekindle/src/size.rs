@@ -72,6 +72,10 @@ impl FromStr for Size {
         if !text.ends_with(['b', 'B']) {
             return Err(not_a_size());
         }
+        // `512Mb` are bits to many.
+        if text.ends_with('b') && text.contains(|letter: char| letter.is_ascii_uppercase()) {
+            return Err(not_a_size());
+        }
         let bytes: bytesize::ByteSize = text.parse().map_err(|_| not_a_size())?;
         match bytes.as_u64() {
             0 => Err(SizeError::Zero),
@@ -225,7 +229,9 @@ mod tests {
         assert_eq!(bytes("0B"), Err(SizeError::Zero));
         assert_eq!(bytes("0%"), Err(SizeError::Zero));
         assert_eq!(bytes("120%"), Err(SizeError::Share { percent: 120.0 }));
-        for text in ["lots", "", "-3MiB", "NaN", "inf", "512M", "-5%", "NaN%"] {
+        for text in [
+            "lots", "", "-3MiB", "NaN", "inf", "512M", "64Mb", "2Gib", "-5%", "NaN%",
+        ] {
             assert!(
                 matches!(bytes(text), Err(SizeError::NotASize { .. })),
                 "{text}"

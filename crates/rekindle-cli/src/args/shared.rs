@@ -86,7 +86,7 @@ pub struct ScheduleArgs {
     /// Use the fastest schedule with a peak memory of at most SIZE (512MiB, 2GB, 80%)
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
-    /// Planner: auto (the default: schedules single operations, shown as `graph`), none, segments (of equal length) or
+    /// Planner: auto (the default: schedules single operations), none, segments (of equal length) or
     /// optimal (over layers)
     #[arg(long, value_name = "NAME")]
     pub planner: Option<Planner>,

@@ -1,6 +1,5 @@
 //! `rekindle estimate`: a training's memory by kind, and whether it fits, from shapes.
 
-use rekindle::record::Update;
 use rekindle_plan::{PlanError, Request};
 use rekindle_train::{
     device::DeviceInfo,
@@ -14,8 +13,7 @@ use crate::{
     config::{self, Overrides, RunKeys},
     estimate::{Estimate, Limit, Wanted},
     failure::{Failure, Outcome},
-    output,
-    plan_file::PlanFile,
+    output, plan_file,
 };
 
 /// Runs the estimate. If no plan fits the budget, the error is reported after the report.
@@ -34,12 +32,9 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     let kernels = kernels(device.device);
     let wanted = match (&config.run.plan, request) {
         (Some(path), _) => {
-            let (file, order) = PlanFile::read(path)?;
-            config.training.update = match file.update {
-                Update::After => UpdateChoice::After,
-                Update::InBackward => UpdateChoice::InBackward,
-            };
-            Wanted::Made(order, file.planner)
+            let file = plan_file::read(path)?;
+            config.training.update = file.update.into();
+            Wanted::Made(Box::new(file))
         }
         (None, Some(request)) => Wanted::Plan(request),
         (None, None) => Wanted::Fitting,

@@ -4,20 +4,20 @@ use std::path::Path;
 
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
-    device::DeviceInfo,
     ranks::Ranks,
-    session::{Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest},
+    session::{Frontier, Job, MeasuredStep, PlanFile, Planned, RunError},
 };
 
-use super::{explain, plan_graph, profile, train};
+use super::{
+    explain, plan_graph, profile,
+    train::{self, Asked},
+};
 use crate::{
     args::PlanArgs,
-    config::{self, Config, OffloadChoice, Overrides},
+    config::{OffloadChoice, Overrides},
     failure::{Failure, Outcome},
     infeasible::Infeasible,
-    input, network, output,
-    plan_file::PlanFile,
-    ranks, summary,
+    input, network, output, ranks, summary,
     table::{self, several},
     terminal,
 };
@@ -39,28 +39,18 @@ pub fn run(args: &PlanArgs) -> Outcome {
     ranks::end(world, outcome)
 }
 
-/// The request to measure and plan.
-struct Asked {
-    config: Config,
-    device: DeviceInfo,
-    schedule: ScheduleRequest,
-}
-
 fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     let Some(config) = &args.config else {
         return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
     };
-    let mut config = config::load(config, &Overrides::from(&args.replace))?;
-    let local = ranks.local();
-    let device = train::device(args.measure.device, &config).of_rank(local)?;
-    let device = device.resolve()?.shared_by(local.ranks);
-    config.run = config.run.replaced(&args.schedule, None);
-    let schedule = train::request(&config.run, &device)?;
-    Ok(Asked {
+    let overrides = Overrides::from(&args.replace);
+    train::asked(
         config,
-        device,
-        schedule,
-    })
+        &overrides,
+        &args.measure,
+        (&args.schedule, None),
+        ranks,
+    )
 }
 
 fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
@@ -68,40 +58,31 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
         config,
         device,
         schedule,
+        ..
     } = ranks::settled(ranks, asked(args, ranks))?;
-    let count = config.count(args.measure.count);
     let all = Request {
         planner: args.schedule.planner.unwrap_or_default(),
         ..Request::default()
     };
-    profile::measured(
-        &args.measure,
-        &config,
-        &device,
-        |job| Job {
-            count,
-            schedule,
-            ranks: ranks.clone(),
-            ..job
+    let data = config.open_data()?;
+    let job = Job {
+        schedule,
+        ranks: ranks.clone(),
+        ..profile::job(&args.measure, &config, &device, &data)?
+    };
+    let mut step = profile::measured(&job, &device)?;
+    let speaks = ranks.rank() == 0;
+    let outcome = match args.frontier {
+        true => match step.frontier(&job, all) {
+            Ok(points) if speaks => frontier_of(args, &points),
+            points => points.map(drop).map_err(Failure::from),
         },
-        |job, mut subject| {
-            let speaks = ranks.rank() == 0;
-            let outcome = match args.frontier {
-                true => subject
-                    .frontier(job, all)
-                    .map_err(Failure::from)
-                    .and_then(|points| match speaks {
-                        true => frontier_of(args, &points),
-                        false => Ok(()),
-                    }),
-                false => match subject.plan(job, &job.schedule) {
-                    planned if !speaks => planned.map(drop).map_err(Failure::from),
-                    planned => shown(args, planned, Some(job)),
-                },
-            };
-            ranks::settled(ranks, outcome)
+        false => match step.plan(&job, &job.schedule) {
+            planned if speaks => shown(args, planned, Some(&job)),
+            planned => planned.map(drop).map_err(Failure::from),
         },
-    )
+    };
+    ranks::settled(ranks, outcome)
 }
 
 /// The request for a step from a file.

@@ -5,6 +5,7 @@ use rekindle_plan::{
     graph::{Link, Rate},
 };
 use rekindle_train::{
+    data::Split,
     device::{DeviceId, DeviceInfo},
     session::{self, Engine, Job, ScheduleRequest},
 };
@@ -24,14 +25,9 @@ use crate::{
 pub fn run(args: &ProfileArgs) -> Outcome {
     let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
     let device = train::device(args.measure.device, &config).resolve()?;
-    let count = config.count(args.measure.count);
-    let step = measured(
-        &args.measure,
-        &config,
-        &device,
-        |job| Job { count, ..job },
-        |job, subject| Ok(subject.measured_step(job)),
-    )?;
+    let data = config.open_data()?;
+    let job = job(&args.measure, &config, &device, &data)?;
+    let step = measured(&job, &device)?.measured_step(&job);
     let text = step.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
         output::file(path, &text)?;
@@ -43,28 +39,31 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     }
 }
 
-/// Measures the training step of a config on a device, for the job that `complete` returns, and passes both to `then`.
-pub fn measured<T>(
+/// The training of a config on a device, of which one step is to be measured.
+pub fn job<'a>(
     args: &MeasureArgs,
-    config: &Config,
-    device: &DeviceInfo,
-    complete: impl for<'a> FnOnce(Job<'a>) -> Job<'a>,
-    then: impl FnOnce(&Job<'_>, Engine) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    let data = config.open_data()?;
+    config: &'a Config,
+    device: &'a DeviceInfo,
+    data: &'a Split,
+) -> Result<Job<'a>, Failure> {
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job {
         eval: data.eval.as_deref(),
         planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere),
         host: train::host(args, &config.run, device)?,
+        count: config.count(args.count),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
-    let job = complete(job.on(device));
+    Ok(job.on(device))
+}
+
+/// Measures the job's step.
+pub fn measured(job: &Job<'_>, device: &DeviceInfo) -> Result<Engine, Failure> {
     note!("on {} ({})", device.device, device.name);
-    let mut progress = Progress::new(0, config.training.batch);
-    let subject = session::measure(&job, device.device, &mut progress);
+    let mut progress = Progress::new(0, job.settings.batch);
+    let measured = session::measure(job, device.device, &mut |event| progress.tell(event));
     progress.finish()?;
-    then(&job, subject?)
+    Ok(measured?)
 }
 
 /// The link to host memory, where there is one.

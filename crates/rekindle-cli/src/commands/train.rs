@@ -22,9 +22,7 @@ use crate::{
     exit,
     failure::{Failure, Outcome},
     infeasible::Infeasible,
-    output,
-    plan_file::PlanFile,
-    plot,
+    output, plan_file, plot,
     progress::Progress,
     ranks, resumed,
     started::Started,
@@ -39,71 +37,78 @@ pub fn run(args: TrainArgs) -> Outcome {
     ranks::end(ranks, outcome)
 }
 
-/// The input of a training.
-struct Asked {
-    args: TrainArgs,
-    config: Config,
-    device: DeviceInfo,
-    schedule: ScheduleRequest,
-    host: Option<Bytes>,
-    data: Split,
-    track: Option<TrackFile>,
+/// A config with what is typed beside it, the device, and where the schedule comes from.
+pub(super) struct Asked {
+    pub(super) config: Config,
+    pub(super) device: DeviceInfo,
+    pub(super) schedule: ScheduleRequest,
     /// The message about a config's budget that arguments override.
     out_of_force: Option<String>,
 }
 
-impl Asked {
-    fn new(args: TrainArgs, ranks: &Ranks) -> Result<Self, Failure> {
-        let args = resumed::resolved(args)?;
-        let mut config = config::load(
-            args.config_path(),
-            &Overrides {
-                steps: args.steps,
-                seed: args.seed,
-                on_nonfinite: args.on_nonfinite,
-                ..Overrides::from(&args.replace)
-            },
-        )?;
-        let local = ranks.local();
-        let device = device(args.measure.device, &config).of_rank(local)?;
-        let device = device.resolve()?.shared_by(local.ranks);
-        let run = config.run.replaced(&args.schedule, args.plan.as_deref());
-        let out_of_force = config.run.budget_out_of_force(&run);
-        config.run = run;
-        let schedule = request(&config.run, &device)?;
-        let data = config.open_data()?;
-        let track = match args.track.as_deref().filter(|_| ranks.rank() == 0) {
-            Some(path) => Some(TrackFile::create(path)?),
-            None => None,
-        };
-        let host = match config.run.budget.is_some() || config.run.plan.is_some() {
-            true => host(&args.measure, &config.run, &device)?,
-            false => None,
-        };
-        Ok(Self {
-            args,
-            config,
-            device,
-            schedule,
-            host,
-            data,
-            track,
-            out_of_force,
-        })
-    }
-}
-
-fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
-    let Asked {
-        args,
+/// What a rank is asked for.
+pub(super) fn asked(
+    path: &Path,
+    overrides: &Overrides,
+    measure: &MeasureArgs,
+    (schedule, plan): (&ScheduleArgs, Option<&Path>),
+    ranks: &Ranks,
+) -> Result<Asked, Failure> {
+    let mut config = config::load(path, overrides)?;
+    let local = ranks.local();
+    let device = device(measure.device, &config).of_rank(local)?;
+    let device = device.resolve()?.shared_by(local.ranks);
+    let run = config.run.replaced(schedule, plan);
+    let out_of_force = config.run.budget_out_of_force(&run);
+    config.run = run;
+    let schedule = request(&config.run, &device)?;
+    Ok(Asked {
         config,
         device,
         schedule,
-        host,
-        data,
-        track,
         out_of_force,
-    } = ranks::settled(ranks, Asked::new(args, ranks))?;
+    })
+}
+
+/// What a training needs besides: its data, host memory for tensors, and a file for its passes.
+type Opened = (TrainArgs, Asked, Split, Option<Bytes>, Option<TrackFile>);
+
+fn opened(args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
+    let args = resumed::resolved(args)?;
+    let overrides = Overrides {
+        steps: args.steps,
+        seed: args.seed,
+        on_nonfinite: args.on_nonfinite,
+        ..Overrides::from(&args.replace)
+    };
+    let schedule = (&args.schedule, args.plan.as_deref());
+    let asked = asked(
+        args.config_path(),
+        &overrides,
+        &args.measure,
+        schedule,
+        ranks,
+    )?;
+    let data = asked.config.open_data()?;
+    let track = args.track.as_deref().filter(|_| ranks.rank() == 0);
+    let track = track.map(TrackFile::create).transpose()?;
+    let run = &asked.config.run;
+    let host = match run.budget.is_some() || run.plan.is_some() {
+        true => host(&args.measure, run, &asked.device)?,
+        false => None,
+    };
+    Ok((args, asked, data, host, track))
+}
+
+fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
+    let opened = opened(args, ranks);
+    let (args, asked, data, host, track) = ranks::settled(ranks, opened)?;
+    let Asked {
+        config,
+        device,
+        schedule,
+        out_of_force,
+    } = asked;
     let (args, path) = (&args, args.config_path());
     let name = path.display().to_string();
     let plain = || plain_steps(args, path);
@@ -151,10 +156,9 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         Some(folder) => Some((Started::now()?, folder.clone())),
         None => None,
     };
-    let mut progress = Progress::new(config.training.steps, config.training.batch)
-        .tracking(track)
-        .keeping(kept);
-    let result = session::run(&job, device.device, &mut progress);
+    let mut progress = Progress::new(config.training.steps, config.training.batch);
+    (progress.track, progress.kept) = (track, kept);
+    let result = session::run(&job, device.device, &mut |event| progress.tell(event));
     let finished = progress.finish();
     if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
         Infeasible::report(error)?;
@@ -266,17 +270,7 @@ pub(super) fn device(typed: Option<DeviceChoice>, config: &Config) -> DeviceChoi
 /// The schedule request, from at most one of segments, a budget and a plan, and a planner.
 pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequest, Failure> {
     if let Some(path) = &run.plan {
-        let (file, order) = PlanFile::read(path)?;
-        return Ok(ScheduleRequest::Given {
-            order,
-            planner: file.planner.clone(),
-            budget: file.budget_bytes,
-            update: file.update,
-            check: Box::new(move |chain| {
-                file.check(chain)
-                    .map_err(|failure| failure.report.to_string())
-            }),
-        });
+        return Ok(ScheduleRequest::Given(Box::new(plan_file::read(path)?)));
     }
     let budget = match run.budget {
         Some(size) => Some(bytes_of(size, device)?),

@@ -10,25 +10,23 @@
 //! (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009; Thakur, Rabenseifner and Gropp, "Optimization of
 //! collective communication operations in MPICH", 2005, without the time of the additions.)
 //!
-//! [`ExchangeCost::of_step`] is what the exchange takes of a step. The program passes on each gradient when it is
-//! complete ([`Timetable`]). The computing thread copies it to its bucket (*staging*), and begins a bucket when that
-//! bucket and all earlier ones are full; the last one begins after the program. Meanwhile the network, driven by a
-//! separate thread, sums one bucket after another, so it is done with bucket j at
+//! [`ExchangeCost::of_step`] is what the exchange takes of a step. The program passes on each gradient when it is complete
+//! ([`Timetable`]). The computing thread copies it to its bucket, and the sums back: *staging*. Meanwhile the network, driven
+//! by a separate thread, sums one bucket after another, from the first gradient or the last mean over ranks on; the last
+//! bucket begins after the program. So the step waits for
 //!
 //! ```text
-//! done(j) = max( done(j - 1), full(j) ) + all_reduce(bytes of j)
+//! max( all_reduce(last bucket), sum of all_reduce(bucket) - (end of the program - begin) )
 //! ```
 //!
-//! At the end the computing thread waits for each bucket in turn and copies its sums back. A program that updates
-//! parameters itself does so as buckets come back: all updates but those of the last bucket hide the network, too.
+//! The program waits for each mean over ranks at once. Ranks that divide the updates send each parameter to all others after
+//! all are updated, one after another. The time that the exchange adds to a step is the waiting for buckets, the staging, the
+//! means, and the sending of parameters.
 //!
-//! The program waits for each mean over ranks at once, and buckets begin after the last mean. Ranks that divide the
-//! updates send each parameter to all others after all are updated, one after another. The time that the exchange adds
-//! to a step is the waiting for buckets, the staging, the means, and the sending of parameters.
-//!
-//! All ranks are assumed to be as fast as this one. Cost: O(steps of the program).
+//! All ranks are assumed to be as fast as this one, and nothing but the step's own operations hides the network: neither
+//! staging nor updates. Cost: O(steps of the program).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -98,48 +96,25 @@ impl Ring {
 pub struct ExchangeCost {
     /// The network.
     pub ring: Ring,
-    /// The measured rate of one rank sending to all others; if `None`, it is computed from the ring.
-    pub broadcast: Option<Rate>,
-    /// Seconds for the computing thread to copy a byte to its bucket.
-    pub take_s_per_byte: f64,
-    /// Seconds to copy a summed byte back.
-    pub return_s_per_byte: f64,
+    /// Seconds for the computing thread to copy a byte to its bucket, and its sum back.
+    pub staged_s_per_byte: f64,
 }
 
-/// The point at which a program completes a gradient.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HandOver {
-    /// Its index among the requested gradients.
-    pub gradient: usize,
-    /// Computing time of the program before this point, without updates.
-    pub at: Seconds,
-    /// The time of its update, if the program makes it.
-    pub update: Option<Seconds>,
-}
-
-/// The point at which a program computes a mean over ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TakeMean {
-    /// Computing time of the program before this point.
-    pub at: Seconds,
-    /// Bytes that each rank contributes.
-    pub bytes: Bytes,
-}
-
-/// When a program completes each gradient, and computes means over ranks.
+/// When a program completes its gradients.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timetable {
-    /// In the program's order.
-    pub handed: Vec<HandOver>,
-    /// In the program's order.
-    pub means: Vec<TakeMean>,
+    /// The requested gradients by their index, in the order in which they are complete; last those that nothing makes.
+    pub order: Vec<usize>,
+    /// Computing time of the program, without updates, before buckets can begin: until the first gradient is complete and the
+    /// last mean over ranks is taken.
+    pub begins: Seconds,
     /// Computing time of the whole program, without updates.
     pub computing: Seconds,
 }
 
 impl Timetable {
-    /// The timetable of these gradients, each complete after the last step that makes or reads it, or at its update;
-    /// and of these operations, each a mean over ranks of the given number of bytes.
+    /// The timetable of these gradients, each complete after the last step that makes or reads it; `means` are the operations
+    /// that take a mean over ranks.
     ///
     /// # Panics
     /// If the program was made for another graph.
@@ -147,46 +122,35 @@ impl Timetable {
         graph: &Graph,
         program: &Program,
         gradients: &[TensorId],
-        means: &HashMap<OperationId, Bytes>,
+        means: &HashSet<OperationId>,
     ) -> Timetable {
         let mut places: HashMap<TensorId, Vec<usize>> = HashMap::new();
         for (place, tensor) in gradients.iter().enumerate() {
             places.entry(*tensor).or_default().push(place);
         }
         let mut computing = Seconds::ZERO;
-        let mut last: Vec<Option<(usize, HandOver)>> = vec![None; gradients.len()];
-        let mut taken = Vec::with_capacity(means.len());
+        let mut last_mean = Seconds::ZERO;
+        let mut complete: Vec<Option<(usize, Seconds)>> = vec![None; gradients.len()];
         for (step, id) in program.operations().iter().enumerate() {
             let operation = graph.operation(*id);
-            let update = operation.updates.map(|_| operation.seconds);
-            if update.is_none() {
+            if operation.updates.is_none() {
                 computing += operation.seconds;
             }
-            taken.extend(means.get(id).map(|&bytes| TakeMean {
-                at: computing,
-                bytes,
-            }));
+            if means.contains(id) {
+                last_mean = computing;
+            }
             let tensors = operation.inputs.iter().chain(&operation.outputs);
             for &gradient in tensors.filter_map(|tensor| places.get(tensor)).flatten() {
-                let updated = last[gradient].is_some_and(|(_, one)| one.update.is_some());
-                if update.is_some() || !updated {
-                    let at = computing;
-                    last[gradient] = Some((
-                        step,
-                        HandOver {
-                            gradient,
-                            at,
-                            update,
-                        },
-                    ));
-                }
+                complete[gradient] = Some((step, computing));
             }
         }
-        let mut handed: Vec<_> = last.into_iter().flatten().collect();
-        handed.sort_by_key(|(step, _)| *step);
+        let mut order: Vec<usize> = (0..gradients.len()).collect();
+        order.sort_by_key(|&gradient| complete[gradient].map_or(usize::MAX, |(step, _)| step));
+        let first = order.first().and_then(|&gradient| complete[gradient]);
+        let first = first.map_or(computing, |(_, at)| at);
         Timetable {
-            handed: handed.into_iter().map(|(_, one)| one).collect(),
-            means: taken,
+            order,
+            begins: Seconds(first.0.max(last_mean.0)),
             computing,
         }
     }
@@ -240,82 +204,43 @@ impl Exchanged {
 }
 
 impl ExchangeCost {
-    /// What the exchange takes of a step whose program completes gradients by this timetable. Buckets are given in the
-    /// order in which they begin, each with the indices of its gradients and their bytes on the network. `parameters`
-    /// are the bytes of the updated parameters that ranks exchange.
+    /// What the exchange takes of a step whose program completes gradients by this timetable, with buckets, means over ranks
+    /// and updated parameters of so many bytes on the network.
     pub fn of_step(
         &self,
         timetable: &Timetable,
-        buckets: &[Vec<(usize, Bytes)>],
-        parameters: impl IntoIterator<Item = Bytes>,
+        buckets: &[Bytes],
+        means: &[Bytes],
+        parameters: &[Bytes],
     ) -> Exchanged {
-        let mut bucket_of: HashMap<usize, (usize, Bytes)> = HashMap::new();
-        for (bucket, gradients) in buckets.iter().enumerate() {
-            bucket_of.extend(gradients.iter().map(|&(one, bytes)| (one, (bucket, bytes))));
-        }
-        let copying = |bytes: Bytes, s_per_byte: f64| Seconds(bytes.0 as f64 * s_per_byte);
-        let mut taken = Exchanged::default();
-        let mut means = timetable.means.iter().peekable();
-        // When the last mean is there, and when each bucket is full.
-        let mut free = Seconds::ZERO;
-        let mut full = vec![Seconds::ZERO; buckets.len()];
-        let mut updates = Seconds::ZERO;
-        let mut mean = |taken: &mut Exchanged, mean: &TakeMean| {
-            taken.means += 1;
-            taken.means_s += self.ring.all_reduce(mean.bytes) + self.staged(mean.bytes);
-            free = mean.at + taken.staged_s + taken.means_s;
+        let sum = |of: &[Bytes], seconds: &dyn Fn(Bytes) -> Seconds| -> Seconds {
+            of.iter().map(|&bytes| seconds(bytes)).sum()
         };
-        for one in &timetable.handed {
-            while let Some(next) = means.next_if(|next| next.at <= one.at) {
-                mean(&mut taken, next);
-            }
-            let Some(&(bucket, bytes)) = bucket_of.get(&one.gradient) else {
-                continue;
-            };
-            taken.staged_s += copying(bytes, self.take_s_per_byte);
-            full[bucket] = one.at + taken.staged_s + taken.means_s;
-            if bucket + 1 < buckets.len() {
-                updates += one.update.unwrap_or_default();
-            }
-        }
-        means.for_each(|next| mean(&mut taken, next));
-        let mut now = timetable.computing + taken.staged_s + taken.means_s;
-        if let Some(last) = full.last_mut() {
-            *last = now;
-        }
-        now += updates;
-        let mut network = Seconds::ZERO;
-        for (bucket, full) in buckets.iter().zip(full) {
-            let bytes: Bytes = bucket.iter().map(|one| one.1).sum();
-            let time = self.ring.all_reduce(bytes);
-            network = Seconds(network.0.max(full.0).max(free.0)) + time;
-            let waited = Seconds((network - now).0.max(0.0));
-            let back = copying(bytes, self.return_s_per_byte);
-            now += waited + back;
-            taken.bytes += bytes;
-            taken.buckets += 1;
-            taken.network_s += time;
-            taken.waited_s += waited;
-            taken.staged_s += back;
-        }
-        for bytes in parameters {
-            taken.parameter_bytes += bytes;
-            taken.parameters_s += self.broadcast(bytes) + self.staged(bytes);
-        }
-        taken
-    }
-
-    /// The time for one rank to send this many bytes to all others.
-    fn broadcast(&self, bytes: Bytes) -> Seconds {
-        match self.broadcast {
-            Some(line) => line.seconds(bytes),
-            None => self.ring.broadcast(bytes),
+        let bytes: Bytes = buckets.iter().copied().sum();
+        let network = sum(buckets, &|bytes| self.ring.all_reduce(bytes));
+        let last = buckets.last().map(|&last| self.ring.all_reduce(last));
+        let hidden = timetable.computing - timetable.begins;
+        let waited = (network - hidden).0.max(last.unwrap_or_default().0);
+        Exchanged {
+            bytes,
+            buckets: buckets.len(),
+            network_s: network,
+            waited_s: Seconds(waited),
+            staged_s: self.staged(bytes),
+            means: means.len(),
+            means_s: sum(means, &|bytes| {
+                self.ring.all_reduce(bytes) + self.staged(bytes)
+            }),
+            parameter_bytes: parameters.iter().copied().sum(),
+            parameters_s: sum(parameters, &|bytes| {
+                self.ring.broadcast(bytes) + self.staged(bytes)
+            }),
         }
     }
 
     /// The time to copy this many bytes to buckets and back.
     fn staged(&self, bytes: Bytes) -> Seconds {
-        Seconds(bytes.0 as f64 * (self.take_s_per_byte + self.return_s_per_byte))
+        Seconds(bytes.0 as f64 * self.staged_s_per_byte)
     }
 }
 

@@ -68,18 +68,6 @@ pub struct Link {
     pub staging_bytes: Bytes,
 }
 
-/// What a plan is without a link to host memory.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct OnDevice {
-    /// Its peak; where none fits the budget, the smallest one that was found to work.
-    #[serde(rename = "peak_bytes")]
-    pub peak: Bytes,
-    /// Its time; `null` where none fits the budget.
-    #[serde(rename = "step_s")]
-    pub time: Option<Seconds>,
-}
-
 impl Graph {
     /// The graph with transfers of these tensors: the `k`-th one's offload and fetch are the operations `n + 2k` and
     /// `n + 2k + 1`, where n is the number of operations of `self`.

@@ -5,7 +5,7 @@ use super::error::GraphPlanError;
 use super::found::Found;
 use super::index::Index;
 use super::ladder::Ladder;
-use super::link::{self, Link, OnDevice};
+use super::link::{self, Link};
 use super::staged::AllStaged;
 use super::{Graph, OperationId, Program, Simulated, TensorId};
 use crate::action::StageId;
@@ -27,8 +27,6 @@ pub struct GraphPlan {
     pub schedule: Option<Schedule>,
     /// The offloaded tensors. The program belongs to the graph [with transfers](Graph::with_transfers) of these.
     pub offloaded: Vec<TensorId>,
-    /// If tensors are offloaded, the result of the same planner without offloading.
-    pub on_device: Option<OnDevice>,
 }
 
 impl GraphPlan {
@@ -99,26 +97,6 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPl
         budget,
         leanest,
     })
-}
-
-/// The plan with the smallest peak found; with a link, tensors may be offloaded.
-///
-/// # Errors
-/// The graph is invalid.
-pub fn smallest_program(graph: &Graph, link: Option<&Link>) -> Result<GraphPlan, GraphPlanError> {
-    graph.validate()?;
-    let planning = Planning::new(graph)?;
-    let staged = planning.optimal()?;
-    let Some(link) = link else {
-        let found = planning.ladder(&staged).smallest();
-        return Ok(finish(Planner::Graph, found, None));
-    };
-    let (linked, tensors) = graph.with_all_transfers(link)?;
-    let index = Index::new(&linked);
-    let found = planning
-        .linked_ladder(&linked, &index, &staged, link)
-        .smallest();
-    planning.moving(&found, &tensors, link)
 }
 
 /// The common input of all planners.
@@ -220,20 +198,7 @@ impl<'a> Planning<'a> {
                 });
             }
         };
-        let plan = self.moving(&found, &tensors, link)?;
-        Ok(Ok(GraphPlan {
-            on_device: Some(match on_device {
-                Ok(plan) => OnDevice {
-                    peak: plan.simulated.peak,
-                    time: Some(plan.simulated.time),
-                },
-                Err(leanest) => OnDevice {
-                    peak: leanest.simulated.peak,
-                    time: None,
-                },
-            }),
-            ..plan
-        }))
+        Ok(Ok(self.moving(&found, &tensors, link)?))
     }
 
     /// The plan of a program of the graph with transfers of `tensors`.
@@ -291,6 +256,5 @@ pub(super) fn finish(planner: Planner, found: Found, schedule: Option<Schedule>)
         planner,
         schedule,
         offloaded: Vec::new(),
-        on_device: None,
     }
 }

@@ -36,8 +36,6 @@ pub struct Simulated {
     pub transfer_time: Seconds,
     /// Held after each step, everything included.
     pub resident: Vec<Bytes>,
-    /// The most held during each step, everything included.
-    pub peaks: Vec<Bytes>,
 }
 
 /// What the bytes of a moment are. serde names each part with its unit, as in `fixed_bytes`.
@@ -291,7 +289,7 @@ pub fn simulate(graph: &Graph, program: &Program) -> Simulated {
 ///
 /// # Panics
 /// If the program was made for another graph.
-pub fn simulate_watched(
+pub(super) fn simulate_watched(
     graph: &Graph,
     program: &Program,
     mut watch: impl FnMut(usize, Moment),
@@ -308,7 +306,6 @@ pub fn simulate_watched(
         fetched: Bytes::ZERO,
         transfer_time: Seconds::ZERO,
         resident: Vec::with_capacity(program.len()),
-        peaks: Vec::with_capacity(program.len()),
     };
     for (step, &id) in program.operations().iter().enumerate() {
         let operation = graph.operation(id);
@@ -342,7 +339,6 @@ pub fn simulate_watched(
             }
         }
         run.resident.push(memory.resident);
-        run.peaks.push(peak);
         watch(
             step,
             Moment {

@@ -4,7 +4,8 @@
 //! many plans are no optimum.
 use crate::graph_support::exhaustive::{least_time, smallest_peak};
 use crate::graph_support::graphs::{Sequence, any, training};
-use rekindle_plan::graph::{Program, plan_graph, simulate, smallest_program};
+use crate::graph_support::leanest;
+use rekindle_plan::graph::{Program, plan_graph, simulate};
 use rekindle_plan::{Bytes, Graph, Request};
 
 /// How many plans are as good as the optimum, and how far the others are from it.
@@ -31,7 +32,7 @@ impl Distance {
         if least == most {
             return;
         }
-        let leanest = smallest_program(graph, None).unwrap().simulated;
+        let leanest = leanest(graph).simulated;
         assert!(
             leanest.peak.0 >= least,
             "the exhaustive search missed a program"

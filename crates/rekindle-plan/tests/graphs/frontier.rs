@@ -2,13 +2,14 @@
 use std::time::Instant;
 
 use crate::graph_support::graphs::{Kind, Sequence, equal_steps, residual, transformer, unet};
-use rekindle_plan::graph::{GraphPlan, Program, plan_graph, simulate, smallest_program};
+use crate::graph_support::leanest;
+use rekindle_plan::graph::{GraphPlan, Program, plan_graph, simulate};
 use rekindle_plan::{Bytes, Graph, Planner, Request};
 
 /// The times of plans at budgets from the smallest to the recorded peak, in recorded times.
 fn times(graph: &Graph, budgets: u64) -> Vec<f64> {
     graph.validate().unwrap();
-    let least = smallest_program(graph, None).unwrap().simulated;
+    let least = leanest(graph).simulated;
     let recorded = simulate(graph, &Program::recorded(graph).unwrap());
     let budgets =
         (0..=budgets).map(|part| least.peak.0 + (recorded.peak.0 - least.peak.0) * part / budgets);

@@ -3,8 +3,8 @@ use crate::graph_support::exhaustive::least_time_with_host;
 use crate::graph_support::graphs::{Sequence, any, equal_steps, training};
 use crate::graph_support::naive::{self, needed_after};
 use rekindle_plan::graph::{
-    GraphError, GraphPlan, GraphPlanError, Link, OnDevice, Operation, OperationId, Program,
-    ProgramError, Rate, TensorId, Transfer, plan_graph, simulate,
+    GraphError, GraphPlan, GraphPlanError, Link, Operation, OperationId, Program, ProgramError,
+    Rate, TensorId, Transfer, plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, Graph, Request, Seconds};
 
@@ -172,14 +172,6 @@ fn equal_steps_move_all_that_has_no_room_to_a_fast_host() {
             (moved, moved, 0)
         );
         assert_eq!(run.transfer_time.0, 0.5 * moved as f64);
-        let alone = plan_graph(&graph, &Request::within(Bytes(bytes)))
-            .unwrap()
-            .simulated;
-        let on_device = OnDevice {
-            peak: alone.peak,
-            time: Some(alone.time),
-        };
-        assert_eq!(plan.on_device, Some(on_device));
     }
 }
 
@@ -256,13 +248,6 @@ fn a_draw_that_cannot_be_made_again_goes_to_the_host() {
     assert_eq!(
         (plan.simulated.time, plan.simulated.peak),
         (Seconds(5.0 + 4.0), Bytes(9))
-    );
-    assert_eq!(
-        plan.on_device,
-        Some(OnDevice {
-            peak: Bytes(12),
-            time: None
-        })
     );
     // No room for it on the host.
     let plan = plan_graph(&graph, &request(9, link([1; 2], 4.0, 3)));

@@ -1,10 +1,10 @@
 //! What holds for every graph: the two simulators agree, plans fit, and nothing that is needed is missing.
 use crate::graph_support::graphs::{Sequence, any, residual, training, unet};
-use crate::graph_support::naive;
+use crate::graph_support::{leanest, naive};
 use proptest::prelude::*;
 use rekindle_plan::graph::{
     Crossing, Graph, GraphPlanError, OperationId, Program, Stages, TensorId, borders, plan_graph,
-    simulate, smallest_program,
+    simulate,
 };
 use rekindle_plan::{Bytes, Planner, Request, chain_frontier};
 
@@ -165,7 +165,7 @@ const MOST_RISE: f64 = 1.02;
 fn time_hardly_ever_rises_with_the_budget() {
     let mut random = Sequence(5);
     for graph in [residual(&mut random, 4, 4), unet(3, false)] {
-        let least = smallest_program(&graph, None).unwrap().simulated;
+        let least = leanest(&graph).simulated;
         let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
         let mut best = f64::INFINITY;
         for part in 0..=8 {

@@ -2,7 +2,10 @@
 
 use std::sync::OnceLock;
 
-use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
+use nvml_wrapper::{
+    Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError,
+    struct_wrappers::device::ProcessInfo,
+};
 use rekindle_plan::Bytes;
 
 use super::{GpuProcess, Unavailable};
@@ -54,7 +57,11 @@ fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, NvmlError> {
 ///
 /// If the library is missing or the GPU does not answer.
 pub fn nvml_memory(number: usize) -> Result<NvmlMemory, Unavailable> {
-    let memory = device(nvml()?, number)?.memory_info()?;
+    memory_of(&device(nvml()?, number)?)
+}
+
+fn memory_of(gpu: &Device) -> Result<NvmlMemory, Unavailable> {
+    let memory = gpu.memory_info()?;
     Ok(NvmlMemory {
         used_bytes: Bytes(memory.used),
         free_bytes: Bytes(memory.free),
@@ -72,9 +79,10 @@ pub(crate) struct GpuHeld {
 impl GpuHeld {
     /// The GPU that CUDA gives this number, now.
     pub(crate) fn now(number: usize) -> Result<Self, Unavailable> {
+        let gpu = device(nvml()?, number)?;
         Ok(Self {
-            all: nvml_memory(number)?.used_bytes,
-            own: held_here(number),
+            all: memory_of(&gpu)?.used_bytes,
+            own: held_here(&gpu),
         })
     }
 
@@ -89,42 +97,47 @@ impl GpuHeld {
     }
 }
 
-/// Memory that this process holds of the GPU with this CUDA number, its context included, if the library lists it.
-pub(super) fn held_here(number: usize) -> Option<Bytes> {
-    let running = device(nvml().ok()?, number).ok()?;
-    let running = running.running_compute_processes().ok()?;
-    let own = running
-        .into_iter()
-        .find(|process| process.pid == std::process::id())?;
-    used(&own.used_gpu_memory)
+/// Reads the memory that this process holds of the GPU with this CUDA number, its context included, if the library lists
+/// it. The GPU is looked up once: the driver lists them all for that.
+pub(super) fn own_memory(number: usize) -> impl Fn() -> Option<Bytes> {
+    let gpu = nvml().and_then(|nvml| device(nvml, number)).ok();
+    move || held_here(gpu.as_ref()?)
 }
 
-fn used(memory: &UsedGpuMemory) -> Option<Bytes> {
-    match *memory {
-        UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
-        UsedGpuMemory::Unavailable => None,
-    }
+fn held_here(gpu: &Device) -> Option<Bytes> {
+    let mut processes = processes(gpu).ok()?.into_iter();
+    processes.find(|&(pid, _)| pid == std::process::id())?.1
+}
+
+/// The processes that compute on a GPU, and what each holds of it, if the library says so.
+fn processes(gpu: &Device) -> Result<Vec<(u32, Option<Bytes>)>, NvmlError> {
+    let running = gpu.running_compute_processes()?.into_iter();
+    let held = |process: ProcessInfo| match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => (process.pid, Some(Bytes(bytes))),
+        UsedGpuMemory::Unavailable => (process.pid, None),
+    };
+    Ok(running.map(held).collect())
 }
 
 /// The other processes that hold memory of the GPU with this CUDA number, largest first; empty if the driver does not
 /// report them.
 #[must_use]
 pub fn gpu_processes(number: usize) -> Vec<GpuProcess> {
-    let mut processes = processes(number).unwrap_or_default();
-    processes.retain(|process| process.pid != std::process::id());
-    processes.sort_by_key(|process| std::cmp::Reverse(process.bytes));
-    processes
-}
-
-fn processes(number: usize) -> Result<Vec<GpuProcess>, NvmlError> {
-    let nvml = nvml()?;
-    let running = device(nvml, number)?.running_compute_processes()?;
-    let processes = running.into_iter().map(|process| GpuProcess {
-        pid: process.pid,
-        name: nvml.sys_process_name(process.pid, 80).ok(),
-        bytes: used(&process.used_gpu_memory),
-    });
-    Ok(processes.collect())
+    let Ok(nvml) = nvml() else {
+        return Vec::new();
+    };
+    let all = device(nvml, number).and_then(|gpu| processes(&gpu));
+    let others = all.unwrap_or_default().into_iter();
+    let others = others.filter(|&(pid, _)| pid != std::process::id());
+    let mut others: Vec<GpuProcess> = others
+        .map(|(pid, bytes)| GpuProcess {
+            pid,
+            name: nvml.sys_process_name(pid, 80).ok(),
+            bytes,
+        })
+        .collect();
+    others.sort_by_key(|process| std::cmp::Reverse(process.bytes));
+    others
 }
 
 /// The driver's release, `580.159.04`.

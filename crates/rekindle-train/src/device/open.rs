@@ -32,7 +32,7 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, Unavailable> {
         },
         #[cfg(feature = "cuda")]
         DeviceId::Cuda(index) => {
-            use super::nvml::{GpuHeld, held_here};
+            use super::nvml::{GpuHeld, own_memory};
             use rekindle::{meter::Driver, plan::Bytes};
             let held = || GpuHeld::now(index).unwrap_or_default();
             let before = held();
@@ -43,7 +43,7 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, Unavailable> {
             let meter = Arc::new(meter.with_driver(Driver {
                 context,
                 unit: Bytes(super::nvidia::ALLOCATION_UNIT),
-                held: Box::new(move || held_here(index)),
+                held: Box::new(own_memory(index)),
             }));
             OpenDevice { device, meter }
         }

@@ -4,8 +4,8 @@ use rekindle_plan::{Action, Bytes, Chain};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::known::Known;
-use crate::session::Planned;
+use crate::{session::Planned, settings::TrainSettings};
+use rekindle::record::Estimate;
 
 /// The bytes of the moment that holds most.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -31,11 +31,10 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// The peak of a plan.
+    /// The peak of a plan for an estimated step.
     #[must_use]
-    pub fn new(known: &Known<'_>, planned: &Planned) -> Self {
-        let estimate = &known.estimate;
-        let summed_bytes = known.summed_bytes;
+    pub fn new(estimate: &Estimate, settings: &TrainSettings, planned: &Planned) -> Self {
+        let summed_bytes = settings.accumulated_bytes(estimate.trainable);
         let (place, parts) = planned.at_peak;
         let parameters = estimate.gradient_bytes;
         let data = estimate.input_bytes;

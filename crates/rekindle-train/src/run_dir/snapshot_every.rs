@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 /// When a run with a folder takes snapshots. One more is always taken after the best evaluation so far, after the last
-/// step, and when the observer stops the run.
+/// step, and when the run is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotEvery {
     /// After this many steps.

@@ -47,7 +47,7 @@ pub struct Job<'a> {
     pub planner: Option<PlanElsewhere>,
     /// Which bytes the budget bounds.
     pub count: Count,
-    /// Whether the first three steps are [tracked](crate::tracker): the observer gets their passes.
+    /// Whether the first three steps are [tracked](crate::tracker): their passes are [told](super::Event::Tracked).
     pub track: bool,
     /// Bytes that the device can still give, where that is known: a plan that needs more is not run.
     pub free: Option<Bytes>,
@@ -138,7 +138,7 @@ impl<'a> Job<'a> {
     #[must_use]
     pub fn updates(&self) -> Updates {
         match (&self.schedule, self.settings.update) {
-            (ScheduleRequest::Given { update, .. }, UpdateChoice::Auto) => Updates::One(*update),
+            (ScheduleRequest::Given(file), UpdateChoice::Auto) => Updates::One(file.update),
             _ => updates(self.settings, self.budget().is_some()),
         }
     }

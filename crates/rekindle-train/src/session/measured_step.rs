@@ -7,10 +7,9 @@ use rekindle_plan::{Bytes, Chain, ChainError, Planner, Request, chain_frontier};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Order, Planned, RunError, ScheduleRequest,
+    PlanFile, Planned, RunError, ScheduleRequest,
     frontier::{Frontier, FrontierPoint, frontier},
     recorded::{named, planned, refused},
-    terms::Terms,
 };
 use crate::settings::TrainSettings;
 use rekindle::{
@@ -25,6 +24,18 @@ pub struct MeasuredStep {
     pub chain: Chain,
     /// Further data about the step.
     profile: Option<Profile>,
+}
+
+/// What makes the figures of one part of a batch those of a whole step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Terms {
+    /// Parts that a batch runs in.
+    pub(super) micro_batches: usize,
+    /// Which bytes count.
+    pub(super) count: Count,
+    /// Values that training changes.
+    pub(super) param_count: u64,
 }
 
 /// A recorded step.
@@ -143,18 +154,20 @@ impl MeasuredStep {
         }
     }
 
-    /// The plan that runs these operations; `planner` is the name of its planner.
+    /// The plan of a file.
     ///
     /// # Errors
     ///
     /// If it is for another step, or the step has no recorded operations.
-    pub fn plan_order(&self, order: &Order, planner: String) -> Result<Planned, RunError> {
+    pub fn plan_given(&self, file: &PlanFile) -> Result<Planned, RunError> {
         let Some(Profile { step, .. }) = &self.profile else {
             let none = "the step has no recorded operations";
             return Err(RunError::OtherModel(none.into()));
         };
+        let order = file.order()?;
         order.check(step.recording)?;
-        Ok(self.planned(step.plan(None, order)?, Some(planner)))
+        let plan = step.plan(None, order.wanted())?;
+        Ok(self.planned(plan, Some(file.planner.clone())))
     }
 
     /// The memory/time frontier of a planner, like [`Engine::frontier`](super::Engine::frontier); of a chain without a

@@ -1,44 +1,52 @@
 //! Where a run's schedule comes from.
 
-use rekindle::record::Update;
+use rekindle::record::Wanted;
 use rekindle_plan::{
-    Bytes, Chain, Request,
+    Bytes, Request,
     graph::{OperationId, TensorId},
 };
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::RunError;
-
-/// Says why a schedule does not belong to a chain, if it does not.
-pub type ChainCheck = Box<dyn Fn(&Chain) -> Result<(), String>>;
+use super::{PlanFile, RunError};
 
 /// Where a run's schedule comes from.
 pub enum ScheduleRequest {
     /// A planner finds it on the measured chain.
     Plan(Request),
     /// It was made before.
-    Given {
-        /// What the step runs.
-        order: Order,
-        /// Who made it.
-        planner: String,
-        /// The budget that it was made for.
-        budget: Option<Bytes>,
-        /// When it updates parameters.
-        update: Update,
-        /// Whether it belongs to the chain that is measured.
-        check: ChainCheck,
-    },
+    Given(Box<PlanFile>),
 }
 
 /// What a recorded step runs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Order {
-    /// Operations by their places in the recording, and behind these the transfers of `offloaded`.
-    pub operations: Vec<OperationId>,
-    /// The tensors that go to the host.
-    pub offloaded: Vec<TensorId>,
-    /// The [recording's](rekindle::record::StagedPlan::recording).
+    /// Identifies the recorded step, in hexadecimal: another model, batch or loss has another.
+    #[serde(with = "hexadecimal")]
+    #[schemars(with = "String")]
     pub recording: u64,
+    /// The operations to run, in order, as places in the recorded step. Behind its n operations stand the transfers: n + 2k
+    /// copies the tensor number k of `offloaded` to the host, n + 2k + 1 fetches it.
+    #[serde(rename = "order")]
+    pub operations: Vec<OperationId>,
+    /// The tensors that go to host memory, as places in the recorded step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offloaded: Vec<TensorId>,
+}
+
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{number:016x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        u64::from_str_radix(&text, 16)
+            .map_err(|error| D::Error::custom(format!("{text:?}: {error}")))
+    }
 }
 
 impl Order {
@@ -51,15 +59,30 @@ impl Order {
         }
         Ok(())
     }
+
+    pub(super) fn wanted(&self) -> Wanted {
+        Wanted::Operations {
+            operations: self.operations.clone(),
+            offloaded: self.offloaded.clone(),
+        }
+    }
 }
 
 impl ScheduleRequest {
+    /// What the step is planned by.
+    pub(super) fn wanted(&self) -> Result<Wanted, RunError> {
+        Ok(match self {
+            Self::Plan(request) => request.planner.into(),
+            Self::Given(file) => file.order()?.wanted(),
+        })
+    }
+
     /// The budget, if there is one.
     #[must_use]
     pub fn budget(&self) -> Option<Bytes> {
         match self {
             Self::Plan(request) => request.budget,
-            Self::Given { budget, .. } => *budget,
+            Self::Given(file) => file.budget_bytes,
         }
     }
 
@@ -67,7 +90,7 @@ impl ScheduleRequest {
     pub(super) fn planned_before(&self) -> Option<String> {
         match self {
             Self::Plan(_) => None,
-            Self::Given { planner, .. } => Some(planner.clone()),
+            Self::Given(file) => Some(file.planner.clone()),
         }
     }
 }

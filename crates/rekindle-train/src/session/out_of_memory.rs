@@ -11,20 +11,6 @@ use rekindle::meter::{Count, MemoryReading, Meter};
 /// Number of stages listed in the error.
 const NAMED: usize = 5;
 
-/// A plan that replaces one for which memory ran out.
-pub struct PlannedAgain<'a> {
-    /// The step that it runs first, from 1.
-    pub step: usize,
-    /// The cause.
-    pub shortage: &'a Shortage,
-    /// The budget of the previous plan, or its peak if it had none.
-    pub before: Bytes,
-    /// The budget of this one.
-    pub budget: Bytes,
-    /// The plan.
-    pub planned: &'a Planned,
-}
-
 /// The error when memory ran out and no smaller plan helps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutOfMemory {

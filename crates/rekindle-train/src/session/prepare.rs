@@ -6,13 +6,12 @@ use super::{Job, RunError};
 use crate::{
     chunks::check_loss_chunks,
     data::{Shuffled, batch::Batch, in_order},
-    engine::StepBatch,
+    engine::{StepBatch, step_batch, to_device},
     estimate::Estimated,
     loss_scale::LossScaler,
     model::{build::build, shape::ModelShape, stage::Stage, stages::ModelStages},
     settings::TrainSettings,
     train_error::TrainError,
-    trainer::{step_batch, to_device},
     update::check_update,
 };
 use rekindle::{record::Kernels, sequential::Sequential};

@@ -15,10 +15,10 @@ pub(super) use self::{
     plans::refused,
     shown::{named, planned},
 };
-use super::{Job, Observer, RunError, prepare::Built};
+use super::{Event, Job, RunError, Tell, prepare::Built};
 use crate::{
     data::ahead::held_bytes,
-    engine::{Engine, loss_of_part},
+    engine::{Engine, LargestNeeds, loss_of_part},
     optimizer::AnyOptimizer,
 };
 use rekindle::{
@@ -42,7 +42,7 @@ impl Built {
         job: &Job<'_>,
         device: &Device,
         meter: &Arc<dyn Meter>,
-        observer: &mut dyn Observer,
+        tell: &mut Tell<'_>,
     ) -> Result<Engine, RunError> {
         let settings = job.settings;
         let first = self
@@ -90,15 +90,17 @@ impl Built {
             .measured(
                 job.budget(),
                 job.free,
-                (&job.schedule).into(),
-                &mut |done, of| observer.measuring(done, of),
+                job.schedule.wanted()?,
+                &mut |done, of| tell(Event::Measuring { done, of }),
             )?;
         step.set_share(job.part().len() as f64 / settings.batch as f64);
-        Ok(Engine::new(
+        Ok(Engine {
             step,
-            self.shape.param_count(),
-            self.stages.clone(),
-        ))
+            largest: LargestNeeds::default(),
+            param_count: self.shape.param_count(),
+            stages: self.stages.clone(),
+            _held: None,
+        })
     }
 
     /// Peak memory of writing a snapshot or the weights: a parameter's state, copied to the host, and another

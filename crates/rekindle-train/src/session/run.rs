@@ -6,12 +6,12 @@ mod saving;
 mod start;
 mod told;
 
-use std::{ops::ControlFlow, sync::Arc, thread, time::Instant};
+use std::{sync::Arc, thread, time::Instant};
 
 use growth::GrowthWatch;
 use rekindle_plan::{Bytes, Seconds};
 
-use super::{Job, MemoryNow, Observer, Planned, RunError};
+use super::{Event, Job, MemoryNow, Planned, RunError, Tell};
 use crate::{
     data::{Shuffled, ahead::Ahead, in_order},
     device::DeviceId,
@@ -37,11 +37,12 @@ const PHASED_STEPS: usize = 3;
 
 pub(super) struct Session<'a> {
     job: &'a Job<'a>,
+    tell: &'a mut Tell<'a>,
     device: DeviceId,
     meter: Arc<dyn Meter>,
     batches: Shuffled,
     planned: Planned,
-    trainer: Trainer,
+    trainer: Trainer<'a>,
     phases: Vec<PhasedStep>,
     /// The step to trace, and its trace after it is done.
     traced: Option<usize>,
@@ -55,14 +56,13 @@ pub(super) struct Session<'a> {
     resumed_at: Option<usize>,
     fingerprint: String,
     files: Option<RunFiles>,
-    /// Names of the model's stages.
-    stages: Vec<String>,
     /// Steps whose loss or gradients were not finite, without those that follow.
     nonfinite_steps: usize,
     /// Steps whose gradients overflowed with the loss scaled.
     overflow_steps: usize,
-    /// The budget of the last plan, if it is less than the requested one.
+    /// The budget of the last plan, which may be less than the requested one, and its peak.
     within: Option<Bytes>,
+    planned_peak: Bytes,
     /// Number of new plans made because of too little memory.
     replans: usize,
     growth: GrowthWatch,
@@ -71,8 +71,8 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Trains until the last step, or until the observer stops it.
-    pub(super) fn run(self, observer: &mut dyn Observer) -> Result<RunRecord, RunError> {
+    /// Trains until the last step, or until it is told to stop.
+    pub(super) fn run(self) -> Result<RunRecord, RunError> {
         let (data, batches, part) = (self.job.train, self.batches, self.job.part());
         let (parts, samples) = (self.parts(), self.job.micro_batch());
         let build = move |number| {
@@ -82,7 +82,7 @@ impl<'a> Session<'a> {
         thread::scope(|scope| {
             let count = self.job.settings.steps * parts;
             let mut ahead = Ahead::start(scope, count, build)?;
-            self.run_on(&mut ahead, observer)
+            self.run_on(&mut ahead)
         })
     }
 
@@ -91,20 +91,16 @@ impl<'a> Session<'a> {
         self.job.part().len() / self.job.micro_batch().max(1)
     }
 
-    fn run_on(
-        mut self,
-        ahead: &mut Ahead,
-        observer: &mut dyn Observer,
-    ) -> Result<RunRecord, RunError> {
+    fn run_on(mut self, ahead: &mut Ahead) -> Result<RunRecord, RunError> {
         let steps = self.job.settings.steps;
         // A run that was stopped directly after a step has not done this evaluation.
         let mut interrupted = false;
         if self.job.eval.is_some() && self.evaluation_is_due() {
-            interrupted = self.evaluate(observer)?.is_none();
-            self.save(observer)?;
+            interrupted = self.evaluate()?.is_none();
+            self.save()?;
         }
         while self.trainer.steps_done() < steps && !interrupted {
-            let report = self.step(ahead, observer)?;
+            let report = self.step(ahead)?;
             let done = self.trainer.steps_done();
             if self.traced == Some(done) {
                 self.trace = report.spans;
@@ -120,16 +116,21 @@ impl<'a> Session<'a> {
             });
             let memory = self.memory_now();
             if let Some(growth) = self.growth.stepped(done, memory.in_use) {
-                observer.grows(&growth);
+                (self.tell)(Event::Grows(growth));
             }
             if let Some(found) = &report.nonfinite {
                 match found.lower_scale {
                     Some(_) => self.overflow_steps += 1,
                     None => self.nonfinite_steps += 1,
                 }
-                observer.nonfinite(found);
+                (self.tell)(Event::NonFinite(found));
             }
-            let asked = observer.stepped(&report.record, memory).is_break();
+            let mut asked = false;
+            (self.tell)(Event::Stepped {
+                step: &report.record,
+                memory,
+                stop: &mut asked,
+            });
             interrupted = self.job.ranks.stops(asked);
             self.progress.stepped(&report.record);
             let counts = self.steps_here() > 1 && self.traced != Some(done);
@@ -138,22 +139,22 @@ impl<'a> Session<'a> {
                 times.add(Seconds(took.added().as_secs_f64()), counts);
             }
             if let Some(files) = &mut self.files {
-                files.stepped(&report.record, &mut |notice| observer.notified(notice));
+                files.stepped(&report.record, self.tell);
             }
 
             let evaluate = self.evaluation_is_due() && !interrupted;
             let best = match evaluate {
-                true => self.evaluate(observer)?,
+                true => self.evaluate()?,
                 false => Some(false),
             };
             interrupted |= best.is_none();
             if best == Some(true) || self.snapshot_is_due()? || interrupted || done == steps {
-                self.save(observer)?;
+                self.save()?;
             } else if evaluate {
-                self.write_record(observer);
+                self.write_record();
             }
         }
-        self.finish(interrupted, observer)
+        self.finish(interrupted)
     }
 
     fn memory_now(&self) -> MemoryNow {
@@ -174,11 +175,7 @@ impl<'a> Session<'a> {
     }
 
     /// Runs the next step, with smaller plans if there is too little memory.
-    fn step(
-        &mut self,
-        ahead: &mut Ahead,
-        observer: &mut dyn Observer,
-    ) -> Result<StepReport, RunError> {
+    fn step(&mut self, ahead: &mut Ahead) -> Result<StepReport, RunError> {
         loop {
             let next = self.trainer.steps_done() + 1;
             let parts = self.parts();
@@ -198,23 +195,23 @@ impl<'a> Session<'a> {
                         let changes = self.trainer.engine().step.changes();
                         let chain = &self.planned.chain;
                         let passes = TrackedPass::all(next, changes, &report.spans, chain);
-                        observer.tracked(&passes);
+                        (self.tell)(Event::Tracked(&passes));
                     }
                     if let Some(shortage) = &report.short
-                        && let Err(error) = self.plan_smaller(shortage.clone(), observer)
+                        && let Err(error) = self.plan_smaller(shortage.clone())
                     {
-                        return Err(self.ended(error, true, observer));
+                        return Err(self.ended(error, true));
                     }
                     if let Some(by) = self.trainer.engine().step.take_growth() {
-                        self.planned_by_step(by, observer);
+                        self.planned_by_step(by);
                     }
                     return Ok(report);
                 }
                 Err(error) => {
                     let whole = !error.is_partly_updated();
-                    let again = self.again(error, observer);
+                    let again = self.again(error);
                     if let Err(error) = self.job.ranks.settled(again) {
-                        return Err(self.ended(error, whole, observer));
+                        return Err(self.ended(error, whole));
                     }
                 }
             }
@@ -234,7 +231,7 @@ impl<'a> Session<'a> {
             return RunError::NonFinite {
                 epoch: step / per_epoch + 1,
                 batch: step % per_epoch + 1,
-                stage: stage.and_then(|stage| self.stages.get(stage).cloned()),
+                stage: stage.and_then(|stage| self.trainer.engine().stages.get(stage).cloned()),
                 found,
             };
         }
@@ -252,20 +249,24 @@ impl<'a> Session<'a> {
         (due || done == settings.steps) && done > 0 && last.is_none_or(|last| last.step < done)
     }
 
-    /// Evaluates, and returns whether this is the best evaluation so far; `None` if the observer stops it.
-    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<Option<bool>, RunError> {
+    /// Evaluates, and returns whether this is the best evaluation so far; `None` if it is told to stop.
+    fn evaluate(&mut self) -> Result<Option<bool>, RunError> {
         let Some(data) = self.job.eval else {
             return Ok(Some(false));
         };
-        let mut goes_on = ControlFlow::Continue(());
+        let mut stop = false;
         let part = self.job.ranks.part(data.len());
         let (first, samples) = (part.start, part.len());
         let batches = in_order(part, self.job.micro_batch()).map_while(|indices| {
-            goes_on = observer.evaluating(indices[0] - first, samples);
-            goes_on.is_continue().then(|| data.batch(&indices))
+            (self.tell)(Event::Evaluating {
+                done: indices[0] - first,
+                of: samples,
+                stop: &mut stop,
+            });
+            (!stop).then(|| data.batch(&indices))
         });
         let evaluation = self.trainer.evaluate(batches);
-        if self.job.ranks.stops(goes_on.is_break()) {
+        if self.job.ranks.stops(stop) {
             return Ok(None);
         }
         let evaluation = match evaluation {
@@ -277,25 +278,19 @@ impl<'a> Session<'a> {
                     error => self.at_stage(error),
                 };
                 let ended = self.job.ranks.settled(Err(ended));
-                return ended.map_err(|error| self.ended(error, true, observer));
+                return ended.map_err(|error| self.ended(error, true));
             }
         };
-        observer.evaluated(&evaluation);
+        (self.tell)(Event::Evaluated(&evaluation));
         if let Some(files) = &mut self.files {
-            files.evaluated(&evaluation, &mut |notice| observer.notified(notice));
+            files.evaluated(&evaluation, self.tell);
         }
         Ok(Some(self.progress.evaluated(&evaluation)))
     }
 
-    fn finish(
-        mut self,
-        interrupted: bool,
-        observer: &mut dyn Observer,
-    ) -> Result<RunRecord, RunError> {
+    fn finish(mut self, interrupted: bool) -> Result<RunRecord, RunError> {
         if let Some(files) = &mut self.files {
-            files.write_weights(&self.trainer.model(), &mut |notice| {
-                observer.notified(notice);
-            });
+            files.write_weights(&self.trainer.model(), self.tell);
         }
         // Made before the comparison, which is not part of the run.
         let mut record = self.record(self.predicted_plain(), interrupted);
@@ -303,7 +298,7 @@ impl<'a> Session<'a> {
             record.plain = self.plain()?;
         }
         if let Some(files) = &mut self.files {
-            files.write_record(&record, &mut |notice| observer.notified(notice));
+            files.write_record(&record, self.tell);
         }
         self.job.ranks.finished();
         Ok(record)
@@ -313,5 +308,5 @@ impl<'a> Session<'a> {
 /// The reserve for a failing allocation: enough to finish the current action.
 fn reserve(engine: &Engine) -> Bytes {
     const LEAST: Bytes = Bytes(1 << 20);
-    engine.largest_need() + LEAST
+    engine.largest.any + LEAST
 }

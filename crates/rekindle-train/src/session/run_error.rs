@@ -12,7 +12,7 @@ use crate::{
     file_error::FileError,
     model::{build::BuildError, shape_error::ShapeError},
     nonfinite::NonFinite,
-    train_error::{TrainError, of_another_rank, of_network},
+    train_error::TrainError,
     update::UpdateRefused,
 };
 use rekindle::record::RecordError;
@@ -26,9 +26,6 @@ pub enum RunError {
     /// The model cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The step cannot be recorded.
-    #[error(transparent)]
-    Recorded(#[from] RecordError),
     /// The data cannot fill a batch.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -79,7 +76,7 @@ pub enum RunError {
     /// Settings do not go together, or not with so many ranks.
     #[error("{0}")]
     Refused(String),
-    /// A step could not run.
+    /// A step could not be recorded, or not run.
     #[error(transparent)]
     Train(#[from] TrainError),
     /// The loss or a gradient is not finite, and the settings stop the run: the state is that before the step.
@@ -132,23 +129,24 @@ fn in_stage(found: &NonFinite, stage: &Option<String>) -> String {
     }
 }
 
+impl From<RecordError> for RunError {
+    fn from(error: RecordError) -> Self {
+        Self::Train(error.into())
+    }
+}
+
 impl RunError {
     /// Whether another rank reports the error.
     pub(crate) fn is_of_another_rank(&self) -> bool {
         match self {
             Self::OtherRank => true,
             Self::Train(error) => error.is_of_another_rank(),
-            Self::Recorded(error) => of_another_rank(error),
             _ => false,
         }
     }
 
     /// Whether ranks can no longer communicate.
     pub(crate) fn is_of_network(&self) -> bool {
-        match self {
-            Self::Train(error) => error.is_of_network(),
-            Self::Recorded(error) => of_network(error),
-            _ => false,
-        }
+        matches!(self, Self::Train(error) if error.is_of_network())
     }
 }

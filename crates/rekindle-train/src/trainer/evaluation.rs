@@ -2,12 +2,13 @@
 
 use rekindle::layer::Layer;
 
-use super::{Trainer, to_device};
+use super::Trainer;
 use crate::{
-    data::batch::Batch, finite, ranks::Tally, record::EvalRecord, train_error::TrainError,
+    data::batch::Batch, engine::to_device, finite, ranks::Tally, record::EvalRecord,
+    train_error::TrainError,
 };
 
-impl Trainer {
+impl Trainer<'_> {
     /// Mean loss and accuracy over the batches of all ranks, with dropout off and batch normalisation by its running
     /// statistics.
     pub(crate) fn evaluate(
@@ -15,7 +16,7 @@ impl Trainer {
         batches: impl Iterator<Item = Batch>,
     ) -> Result<EvalRecord, TrainError> {
         let own = self.evaluated(batches);
-        let all = self.ranks.tell(own, || self.counted_peak())?;
+        let all = self.job.ranks.tell(own, || self.counted_peak())?;
         Ok(EvalRecord {
             step: self.steps_done,
             samples: all.samples,
@@ -32,9 +33,9 @@ impl Trainer {
         for batch in batches {
             let size = batch.targets.len();
             all.samples += batch.samples();
-            let (mut value, targets) = to_device(batch, self.settings.dtype, &device)?;
+            let (mut value, targets) = to_device(batch, self.job.settings.dtype, &device)?;
             for layer in model.layers() {
-                self.engine.make_room_for_forward();
+                self.engine.step.make_room(self.engine.largest.forward);
                 value = layer.forward(value);
             }
             let (mean, correct) = targets.compared(value);

@@ -1,4 +1,4 @@
-//! What the parts of a batch give together.
+//! Forward, loss and backward of a batch, part by part, and what the parts give together.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -7,11 +7,19 @@ use burn::{
 };
 use rekindle::{
     dtype::Dtype,
-    meter::{PeakMemory, PhaseReading},
+    meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
     record::{ExchangeReading, SpanReading},
+    seed::StepSeed,
 };
 
-use crate::ranks::Tally;
+use super::Trainer;
+use crate::{
+    data::batch::Batch,
+    engine::{PartOutput, step_batch},
+    finite,
+    ranks::Tally,
+    train_error::TrainError,
+};
 
 /// The joint results of the parts of a batch; phases and spans are those of the last part.
 #[derive(Default)]
@@ -27,8 +35,71 @@ pub(super) struct Parts {
     pub(super) exchange: Option<ExchangeReading>,
 }
 
+impl Trainer<'_> {
+    /// Runs all parts, with the update where it belongs to the backward.
+    pub(super) fn parts(
+        &mut self,
+        parts: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
+        rate: f64,
+    ) -> Result<Parts, TrainError> {
+        let count = parts.len();
+        let scale = self.loss_scale().unwrap_or(1.0);
+        let mut all = Parts {
+            peak: self.no_peak(),
+            ..Parts::default()
+        };
+        for (part, batch) in parts.enumerate() {
+            let batch = batch?;
+            all.tally.samples += batch.samples();
+            all.tally.predictions += batch.targets.len();
+            let run = self.steps_done * count + part;
+            let part = self.run_part(batch, run as u64, rate)?;
+            match count {
+                1 => all.gradients = part.gradients,
+                _ => accumulate(&self.model, &mut all.gradients, part.gradients),
+            }
+            all.loss += finite::read(part.loss)? / scale;
+            all.tally.add_correct(part.auxiliary)?;
+            raise(&mut all.peak, &part.phases);
+            all.phases = part.phases;
+            all.spans = part.spans;
+            if let Some(part) = part.exchange {
+                all.exchange.get_or_insert_default().add_part(part);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Runs one of some equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
+    fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<PartOutput, TrainError> {
+        let mut before = PhaseRecorder::start(&*self.meter);
+        self.engine
+            .step
+            .make_room(batch.bytes(self.job.settings.dtype));
+        let scaler = &self.optimizer.scaler;
+        let batch = step_batch(batch, self.job.settings.dtype, scaler, &self.device)?;
+        before.end(Phase::ZeroGrad);
+        let seed = StepSeed::new(self.job.settings.seed, run).of_rank(self.job.ranks.rank());
+        let update = (rate, &mut self.optimizer);
+        let part = self
+            .engine
+            .run(&mut self.model, batch, seed, update, &self.device);
+        let mut part = part?;
+        part.phases.splice(0..0, before.finish());
+        Ok(part)
+    }
+
+    /// Below every peak: nothing but what the driver's context took.
+    pub(crate) fn no_peak(&self) -> PeakMemory {
+        PeakMemory {
+            context_bytes: self.meter.context_bytes(),
+            ..PeakMemory::default()
+        }
+    }
+}
+
 /// Raises a peak to those of some phases.
-pub(super) fn raise(peak: &mut PeakMemory, phases: &[PhaseReading]) {
+pub(crate) fn raise(peak: &mut PeakMemory, phases: &[PhaseReading]) {
     for PhaseReading { memory, .. } in phases {
         peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
         peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);

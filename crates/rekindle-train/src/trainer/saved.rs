@@ -13,7 +13,7 @@ use crate::{
     train_error::TrainError,
 };
 
-impl Trainer {
+impl Trainer<'_> {
     /// Writes the model and the optimizer's state.
     ///
     /// Pending updates of statistics are merged first, as the next forward pass would do: no result changes.
@@ -50,11 +50,11 @@ impl Trainer {
     /// Goes back to a snapshot of the same run.
     pub(crate) fn go_back(&mut self, to: &mut Snapshot) -> Result<(), FileError> {
         // Free the optimizer's state before the model's values and the earlier state are loaded.
-        self.optimizer = AnyOptimizer::new(&self.settings);
+        self.optimizer = AnyOptimizer::new(self.job.settings);
         self.model = to.restore(self.take_model())?;
         // Reading creates separate tensors for tied weights.
         tie(&mut self.model);
-        self.optimizer = AnyOptimizer::new(&self.settings).restored(to, &self.device)?;
+        self.optimizer = AnyOptimizer::new(self.job.settings).restored(to, &self.device)?;
         self.steps_done = to.progress().steps;
         Ok(())
     }

@@ -1,14 +1,12 @@
 //! On a GPU a budget bounds what the pools reserve.
 
-use std::ops::ControlFlow;
-
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     data::{TargetKind, open, settings::Source},
     device::{DeviceId, DeviceInfo, probe},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
-    record::{RunRecord, StepRecord},
-    session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
+    record::RunRecord,
+    session::{Event, Job, RunError, ScheduleRequest, Tell, run},
     settings::{OptimizerKind, TrainSettings},
 };
 
@@ -35,12 +33,12 @@ fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
     };
     println!("on {} ({})", device.device, device.name);
     // Too little, so that the error names the least that will do.
-    let error = train(&device, Bytes(1), 1, &mut ()).unwrap_err();
+    let error = train(&device, Bytes(1), 1, &mut |_| ()).unwrap_err();
     let RunError::Plan(PlanError::Infeasible { smallest, .. }) = *error else {
         panic!("one byte is too little, but {error}");
     };
     for budget in [smallest, Bytes(smallest.0 / 4 * 5)] {
-        let record = train(&device, budget, 3, &mut ()).unwrap();
+        let record = train(&device, budget, 3, &mut |_| ()).unwrap();
         let pools = record.pools.unwrap();
         println!(
             "budget {budget}: predicted {}, reserved {}, in use {} predicted, {} seen, {} trims",
@@ -59,11 +57,17 @@ fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
     }
 
     let budget = Bytes(smallest.0 / 4 * 5);
-    let mut seen = InUse::default();
-    let record = train(&device, budget, STEPS, &mut seen).unwrap();
+    // Bytes in use after each step.
+    let mut seen = Vec::new();
+    let record = train(&device, budget, STEPS, &mut |event| {
+        if let Event::Stepped { memory, .. } = event {
+            seen.push(memory.in_use);
+        }
+    })
+    .unwrap();
     assert!(record.measured_peak_bytes <= budget);
     let most = |steps: &[Bytes]| steps.iter().copied().max().unwrap();
-    let (early, late) = (most(&seen.0[WARM..2 * WARM]), most(&seen.0[STEPS - WARM..]));
+    let (early, late) = (most(&seen[WARM..2 * WARM]), most(&seen[STEPS - WARM..]));
     println!("in use after {STEPS} steps: {late}, after {WARM}: {early}");
     assert_eq!(early, late, "memory grows");
 }
@@ -72,22 +76,11 @@ fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
 const STEPS: usize = 60;
 const WARM: usize = 15;
 
-/// Bytes in use after each step.
-#[derive(Default)]
-struct InUse(Vec<Bytes>);
-
-impl Observer for InUse {
-    fn stepped(&mut self, _step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
-        self.0.push(memory.in_use);
-        ControlFlow::Continue(())
-    }
-}
-
 fn train(
     device: &DeviceInfo,
     budget: Bytes,
     steps: usize,
-    observer: &mut dyn Observer,
+    tell: &mut Tell<'_>,
 ) -> Result<RunRecord, Box<RunError>> {
     let mut layers = Vec::new();
     for _ in 0..DEPTH {
@@ -125,5 +118,5 @@ fn train(
         ..Request::default()
     });
     let job = Job::new(&model, &*data.train, &settings, request).on(device);
-    run(&job, device.device, observer).map_err(Box::new)
+    run(&job, device.device, tell).map_err(Box::new)
 }

@@ -1,6 +1,6 @@
 //! Buffers of a GPU that every step leaves in use are noticed.
 
-use std::{fs, ops::ControlFlow};
+use std::fs;
 
 use burn::tensor::{Device, Tensor};
 use rekindle::Dtype;
@@ -10,7 +10,7 @@ use rekindle_train::{
     device::{DeviceId, DeviceInfo, open, probe},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{MemoryGrowth, RunRecord, StepRecord},
-    session::{Job, MemoryNow, Observer, ScheduleRequest, run},
+    session::{Event, Job, MemoryNow, ScheduleRequest, run},
     settings::{OptimizerKind, TrainSettings},
 };
 
@@ -42,8 +42,16 @@ struct Hoarder {
     resident: Vec<u64>,
 }
 
-impl Observer for Hoarder {
-    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
+impl Hoarder {
+    fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Stepped { step, memory, .. } => self.stepped(step, memory),
+            Event::Grows(growth) => self.told.push(growth),
+            _ => {}
+        }
+    }
+
+    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) {
         self.in_use.push(memory.in_use);
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let resident = status
@@ -55,11 +63,6 @@ impl Observer for Hoarder {
         if let Some(device) = self.device.as_ref().filter(|_| step.step >= self.first) {
             self.kept.push(Tensor::ones([BATCH, WIDTH], device));
         }
-        ControlFlow::Continue(())
-    }
-
-    fn grows(&mut self, growth: &MemoryGrowth) {
-        self.told.push(*growth);
     }
 }
 
@@ -105,7 +108,7 @@ fn train(
         in_use: Vec::new(),
         resident: Vec::with_capacity(steps),
     };
-    let record = run(&job, info.device, &mut hoarder).expect("trains");
+    let record = run(&job, info.device, &mut |event| hoarder.tell(event)).expect("trains");
     (record, hoarder)
 }
 

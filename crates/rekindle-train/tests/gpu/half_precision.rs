@@ -1,16 +1,13 @@
 //! Parameters and activations in f16 and bf16: computed as the plain run computes them, counted as what they take,
 //! trained without an optimizer's numbers vanishing.
 
-use std::ops::ControlFlow;
-
 use rekindle::Dtype;
 use rekindle_plan::{Chain, Planner, Request};
 use rekindle_train::{
     data::{Split, TargetKind, open, settings::Source},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
-    record::StepRecord,
-    session::{Job, MemoryNow, Observer, ScheduleRequest, measure, run},
+    session::{Event, Job, ScheduleRequest, measure, run},
     settings::{OptimizerKind, TrainSettings},
     verify::{Verification, usual_segments, verify},
 };
@@ -159,7 +156,7 @@ fn a_profile_counts_half_the_bytes() {
             ..settings(dtype)
         };
         let job = Job::new(&model, &*data.train, &settings, uniform(1));
-        measure(&job, DeviceId::Cpu, &mut ())
+        measure(&job, DeviceId::Cpu, &mut |_| ())
             .unwrap()
             .measured_step(&job)
             .chain
@@ -196,22 +193,17 @@ fn a_profile_counts_half_the_bytes() {
 }
 
 /// The loss of every step.
-#[derive(Default)]
-struct Losses(Vec<f64>);
-
-impl Observer for Losses {
-    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        self.0.push(step.loss);
-        ControlFlow::Continue(())
-    }
-}
-
 fn losses(settings: &TrainSettings, model: &ModelSpec) -> Vec<f64> {
     let data = data(model);
     let job = Job::new(model, &*data.train, settings, uniform(2));
-    let mut losses = Losses::default();
-    run(&job, DeviceId::Cpu, &mut losses).unwrap();
-    losses.0
+    let mut losses = Vec::new();
+    run(&job, DeviceId::Cpu, &mut |event| {
+        if let Event::Stepped { step, .. } = event {
+            losses.push(step.loss);
+        }
+    })
+    .unwrap();
+    losses
 }
 
 /// Relative to f32's: a loss after 40 steps on 64 samples.

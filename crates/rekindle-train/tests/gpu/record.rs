@@ -1,6 +1,11 @@
 //! Recorded steps on a GPU, fusion on: the plain loop's numbers within rounding, inside a budget on reserved bytes. Says
 //! so and does nothing where no GPU answers.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
 use burn::{
     module::{Module, ModuleVisitor, Param},
     nn::loss::CrossEntropyLossConfig,
@@ -8,7 +13,10 @@ use burn::{
     tensor::{Device, Distribution, Int, Tensor},
 };
 use rekindle::{
-    Dtype, Layer, Sequential, TensorTree, checkpoint::CheckpointError, record::RecordError,
+    Dtype, Layer, Sequential, TensorTree,
+    checkpoint::CheckpointError,
+    meter::{Driver, Meter, PoolMeter},
+    record::RecordError,
 };
 use rekindle_plan::{Bytes, Planner};
 use rekindle_train::device::{DeviceId, OpenDevice, open, probe};
@@ -131,6 +139,41 @@ fn images_are_trained_as_by_the_plain_loop_within_a_budget() {
             },
             |model, (images, targets)| cross_entropy(model.forward(images), targets),
         );
+    });
+}
+
+/// A driver holds more than pools ask for: loaded kernels, and what it rounds buffers up by.
+#[test]
+fn what_the_driver_holds_is_counted_from_the_next_clean_up_on_and_never_below_its_context() {
+    own_process!();
+    on_the_gpu(|OpenDevice { device, .. }| {
+        const MIB: u64 = 1 << 20;
+        // What it says of the whole process; zero if it says nothing.
+        let says = Arc::new(AtomicU64::new(0));
+        let held = says.clone();
+        let meter = PoolMeter::new(device.clone()).with_driver(Driver {
+            context: Bytes(10 * MIB),
+            unit: Bytes(2 * MIB),
+            held: Box::new(move || Some(Bytes(held.load(Relaxed))).filter(|held| held.0 > 0)),
+        });
+        let kept = Tensor::<2>::ones([1024, 1024], device);
+        meter.read();
+        let reserved = meter.sample();
+        assert!(reserved >= Bytes(4 * MIB), "{reserved}");
+        assert_eq!(meter.held(), reserved + Bytes(10 * MIB));
+
+        says.store(1024 * MIB, Relaxed);
+        assert_eq!(meter.held(), Bytes(1024 * MIB));
+        assert_eq!(meter.context_bytes(), Bytes(10 * MIB));
+        assert_eq!(meter.trim(), Bytes(1024 * MIB));
+        assert_eq!(meter.context_bytes(), Bytes(1024 * MIB) - meter.sample());
+
+        // Less than the pools reserve: a container may list a part.
+        says.store(1, Relaxed);
+        assert_eq!(meter.trim(), meter.sample() + Bytes(10 * MIB));
+        assert_eq!(meter.context_bytes(), Bytes(10 * MIB));
+        assert_eq!(meter.lifetime_peak().device_bytes(), Bytes(1024 * MIB));
+        drop(kept);
     });
 }
 

@@ -44,7 +44,7 @@ fn train(accumulate: usize, segments: usize) -> Vec<StepRecord> {
     });
     let job = Job::new(&model, &*data.train, &settings, request);
     let mut steps = Steps::default();
-    run(&job, DeviceId::Cpu, &mut steps).expect("trains");
+    run(&job, DeviceId::Cpu, &mut |event| steps.tell(event)).expect("trains");
     steps.0
 }
 

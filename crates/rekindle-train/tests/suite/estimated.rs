@@ -148,7 +148,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
     };
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job::new(&model, &*split.train, &settings, schedule);
-    let subject = measure(&job, DeviceId::Cpu, &mut ()).unwrap();
+    let subject = measure(&job, DeviceId::Cpu, &mut |_| ()).unwrap();
     let measured = subject.measured_step(&job);
     let estimated = Estimated {
         model: &model,

@@ -46,7 +46,7 @@ fn record() -> Vec<u8> {
     let settings = jobs::classifier(2, 4, sgd);
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job::new(&model, &*data.train, &settings, schedule);
-    let record = run(&job, rekindle_train::device::DeviceId::Cpu, &mut ()).expect("run");
+    let record = run(&job, rekindle_train::device::DeviceId::Cpu, &mut |_| ()).expect("run");
     serde_json::to_vec(&record).expect("JSON")
 }
 

@@ -1,11 +1,9 @@
 //! Small trainings that several tests run.
 
-use std::ops::ControlFlow;
-
 use rekindle_train::{
     data::{Split, TargetKind, open, settings::Source},
     record::StepRecord,
-    session::{MemoryNow, Observer},
+    session::Event,
     settings::{OptimizerKind, TrainSettings},
 };
 
@@ -47,9 +45,10 @@ pub fn classifier(
 #[derive(Default)]
 pub struct Steps(pub Vec<StepRecord>);
 
-impl Observer for Steps {
-    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        self.0.push(step.clone());
-        ControlFlow::Continue(())
+impl Steps {
+    pub fn tell(&mut self, event: Event<'_>) {
+        if let Event::Stepped { step, .. } = event {
+            self.0.push(step.clone());
+        }
     }
 }

@@ -1,7 +1,5 @@
 //! Memory in use and resident memory stay what they are, step after step, and after steps that fail.
 
-use std::ops::ControlFlow;
-
 use burn::{
     nn::{Linear, LinearConfig},
     optim::SgdConfig,
@@ -12,8 +10,7 @@ use rekindle_plan::Request;
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
-    record::StepRecord,
-    session::{Job, MemoryNow, Observer, ScheduleRequest, run},
+    session::{Event, Job, ScheduleRequest, run},
     settings::{OnNonFinite, OptimizerKind, TrainSettings},
 };
 
@@ -70,13 +67,6 @@ fn a_checkpointed_recording_holds_no_more_after_hundreds_of_steps() {
     watch.assert_flat("recorded");
 }
 
-impl Observer for Watch {
-    fn stepped(&mut self, _step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        self.note();
-        ControlFlow::Continue(())
-    }
-}
-
 /// Every step's loss is no number, and none is updated.
 #[test]
 fn steps_that_are_skipped_leave_nothing() {
@@ -102,7 +92,12 @@ fn steps_that_are_skipped_leave_nothing() {
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job::new(&model, &*data.train, &settings, schedule);
     let mut watch = Watch::new();
-    let record = run(&job, DeviceId::Cpu, &mut watch).expect("trains");
+    let record = run(&job, DeviceId::Cpu, &mut |event| {
+        if let Event::Stepped { .. } = event {
+            watch.note();
+        }
+    })
+    .expect("trains");
     assert!(record.nonfinite_steps > 300, "{}", record.nonfinite_steps);
     watch.assert_flat("skipped steps");
 }

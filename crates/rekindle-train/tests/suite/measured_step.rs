@@ -64,7 +64,7 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
         free: Some(Bytes(1)),
         ..Job::new(&model, &*data.train, &settings, plain)
     };
-    let mut subject = measure(&job, DeviceId::Cpu, &mut ()).expect("measured");
+    let mut subject = measure(&job, DeviceId::Cpu, &mut |_| ()).expect("measured");
     let file = subject.measured_step(&job).to_json().expect("valid");
     let from_file = MeasuredStep::from_json(&file).expect("what was written");
 

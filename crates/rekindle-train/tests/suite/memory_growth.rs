@@ -1,18 +1,15 @@
 //! A run takes as much memory after any number of steps, and says so where it does not.
 
-use std::{
-    ops::ControlFlow,
-    sync::{Mutex, PoisonError},
-};
+use std::sync::{Mutex, PoisonError};
 
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     data::{Dataset, Identity, TargetKind, batch::Batch},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
-    record::{EvalRecord, MemoryGrowth, StepRecord},
+    record::MemoryGrowth,
     run_dir::{RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
-    session::{Job, MemoryNow, Observer, ScheduleRequest, run},
+    session::{Event, Job, ScheduleRequest, run},
     settings::OptimizerKind,
 };
 
@@ -28,20 +25,18 @@ struct Held {
     grown: Vec<MemoryGrowth>,
 }
 
-impl Observer for Held {
-    fn stepped(&mut self, step: &StepRecord, memory: MemoryNow) -> ControlFlow<()> {
-        let half = usize::from(step.step > STEPS / 2);
-        self.halves[half] = self.halves[half].max(memory.in_use);
-        self.peaks[half] = memory.peak.in_use_bytes;
-        ControlFlow::Continue(())
-    }
-
-    fn evaluated(&mut self, _evaluation: &EvalRecord) {
-        self.evaluations += 1;
-    }
-
-    fn grows(&mut self, growth: &MemoryGrowth) {
-        self.grown.push(*growth);
+impl Held {
+    fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Stepped { step, memory, .. } => {
+                let half = usize::from(step.step > STEPS / 2);
+                self.halves[half] = self.halves[half].max(memory.in_use);
+                self.peaks[half] = memory.peak.in_use_bytes;
+            }
+            Event::Evaluated(_) => self.evaluations += 1,
+            Event::Grows(growth) => self.grown.push(growth),
+            _ => {}
+        }
     }
 }
 
@@ -70,7 +65,7 @@ fn memory_does_not_grow_with_the_steps() {
         evaluations: 0,
         grown: Vec::new(),
     };
-    let record = run(&job, DeviceId::Cpu, &mut held).expect("trains");
+    let record = run(&job, DeviceId::Cpu, &mut |event| held.tell(event)).expect("trains");
     assert_eq!(held.evaluations, STEPS / 10);
     assert_eq!((record.growth, &held.grown[..]), (None, &[][..]));
     assert!(held.halves[1] <= held.halves[0], "{:?}", held.halves);
@@ -115,15 +110,6 @@ impl Dataset for Hoard<'_> {
     }
 }
 
-#[derive(Default)]
-struct Told(Vec<MemoryGrowth>);
-
-impl Observer for Told {
-    fn grows(&mut self, growth: &MemoryGrowth) {
-        self.0.push(*growth);
-    }
-}
-
 #[test]
 fn a_run_says_that_its_data_is_kept() {
     own_process!();
@@ -149,10 +135,15 @@ fn a_run_says_that_its_data_is_kept() {
         run_dir: Some(RunDir::New(path.clone())),
         ..Job::new(&model, &hoard, &settings, plain())
     };
-    let mut told = Told::default();
-    let record = run(&job, DeviceId::Cpu, &mut told).expect("trains");
+    let mut told = Vec::new();
+    let record = run(&job, DeviceId::Cpu, &mut |event| {
+        if let Event::Grows(growth) = event {
+            told.push(growth);
+        }
+    })
+    .expect("trains");
     let growth = record.growth.expect("growth");
-    assert_eq!(told.0, [growth]);
+    assert_eq!(told, [growth]);
     assert_eq!(read_record(&path).expect("a record").growth, Some(growth));
     // In each of five times ten steps there was more than ever before.
     assert_eq!((growth.first_step, growth.last_step), (10, 60));
@@ -197,7 +188,7 @@ fn snapshots_stay_below_the_predicted_peak() {
             snapshot_every: SnapshotEvery::Steps(1),
             ..Job::new(&model, &*data.train, &settings, plain())
         };
-        let record = run(&job, DeviceId::Cpu, &mut ()).expect("trains");
+        let record = run(&job, DeviceId::Cpu, &mut |_| ()).expect("trains");
         assert!(
             record.measured_peak_bytes <= record.predicted_peak_bytes,
             "{optimizer:?}: {} of {}",

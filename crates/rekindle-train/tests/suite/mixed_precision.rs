@@ -59,7 +59,7 @@ fn an_overflow_is_skipped_and_halves_the_scale() {
             ..Job::new(&model, &*data.train, &settings, plain())
         };
         let mut look = Look::new(folder.path());
-        let record = run(&job, DeviceId::Cpu, &mut look).unwrap();
+        let record = run(&job, DeviceId::Cpu, &mut |event| look.tell(event)).unwrap();
 
         let mut scale = 65536.0;
         let mut skipped = 0;
@@ -156,7 +156,7 @@ fn a_scale_that_cannot_fall_leaves_the_step_to_on_nonfinite() {
         };
         let job = Job::new(&model, &data, &settings, plain());
         let mut steps = Steps::default();
-        let ran = run(&job, DeviceId::Cpu, &mut steps);
+        let ran = run(&job, DeviceId::Cpu, &mut |event| steps.tell(event));
         (ran, steps.0)
     };
     let (stopped, steps) = ran(OnNonFinite::Stop);
@@ -222,7 +222,7 @@ fn bigrams() -> ModelSpec {
 fn losses(model: &ModelSpec, data: &Split, settings: &TrainSettings) -> Vec<f64> {
     let job = Job::new(model, &*data.train, settings, plain());
     let mut steps = Steps::default();
-    run(&job, DeviceId::Cpu, &mut steps).unwrap();
+    run(&job, DeviceId::Cpu, &mut |event| steps.tell(event)).unwrap();
     steps.0.iter().map(|step| step.loss).collect()
 }
 
@@ -263,7 +263,7 @@ const PLAN_PREDICTED: f64 = 0.08;
 /// Halfway between the smallest budget and the plain peak. Both hold what a matrix product keeps for each thread, which is
 /// as large as the machine's second-level cache.
 fn middle_budget(job: &Job<'_>) -> Bytes {
-    let mut subject = measure(job, DeviceId::Cpu, &mut ()).unwrap();
+    let mut subject = measure(job, DeviceId::Cpu, &mut |_| ()).unwrap();
     let plain = subject.plan(job, &plain()).unwrap().peak;
     let within = ScheduleRequest::Plan(Request::within(Bytes(1)));
     match subject.plan(job, &within) {
@@ -283,8 +283,9 @@ fn peaks(model: &ModelSpec, data: &Split, settings: &TrainSettings) {
         ..job(plain())
     });
     let run = |schedule, too_high: f64| {
-        let record = run(&job(schedule), DeviceId::Cpu, &mut ()).unwrap();
-        let off = record.peak_error();
+        let record = run(&job(schedule), DeviceId::Cpu, &mut |_| ()).unwrap();
+        let measured = record.measured_peak_bytes.0 as f64;
+        let off = (record.predicted_peak_bytes.0 as f64 - measured) / measured;
         assert!(off > -PREDICTED && off < too_high, "{settings:?}: {off}");
         record
     };

@@ -1,7 +1,7 @@
 //! A step that is not finite: the run stops, leaves the step out, or goes on, and its snapshot stays finite.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use std::{ops::ControlFlow, path::Path};
+use std::path::Path;
 
 use rekindle_plan::{Planner, Request};
 use rekindle_train::{
@@ -14,7 +14,7 @@ use rekindle_train::{
     model::spec::SampleShape,
     record::{RunRecord, StepRecord},
     run_dir::{RunDir, SnapshotEvery},
-    session::{Job, MemoryNow, Observer, RunError, ScheduleRequest, run},
+    session::{Event, Job, RunError, ScheduleRequest, run},
     settings::{OnNonFinite, TrainSettings},
 };
 
@@ -79,21 +79,20 @@ impl<'a> Look<'a> {
     }
 }
 
-impl Observer for Look<'_> {
-    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        self.steps.push(step.clone());
-        let mut files = std::fs::read_dir(self.folder).unwrap().flatten();
-        let there = files.any(|file| file.file_name().to_string_lossy().starts_with("snapshot-"));
-        self.snapshots.push(there.then(|| tensors(self.folder)));
-        ControlFlow::Continue(())
-    }
-
-    fn nonfinite(&mut self, found: &NonFinite) {
-        self.found.push(found.clone());
-    }
-
-    fn snapshot_withheld(&mut self, step: usize, _what: &str) {
-        self.withheld.push(step);
+impl Look<'_> {
+    pub fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Stepped { step, .. } => {
+                self.steps.push(step.clone());
+                let mut files = std::fs::read_dir(self.folder).unwrap().flatten();
+                let there =
+                    files.any(|file| file.file_name().to_string_lossy().starts_with("snapshot-"));
+                self.snapshots.push(there.then(|| tensors(self.folder)));
+            }
+            Event::NonFinite(found) => self.found.push(found.clone()),
+            Event::SnapshotWithheld { step, .. } => self.withheld.push(step),
+            _ => {}
+        }
     }
 }
 
@@ -128,7 +127,7 @@ fn train<'a>(
         ..Job::new(&model, &poisoned, &settings, schedule)
     };
     let mut look = Look::new(folder);
-    let record = run(&job, DeviceId::Cpu, &mut look);
+    let record = run(&job, DeviceId::Cpu, &mut |event| look.tell(event));
     (record, look)
 }
 

@@ -17,8 +17,8 @@ use rekindle_train::{
     file_error::Blame,
     model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
     record::{EvalRecord, RunRecord, StepRecord},
-    run_dir::{Notice, RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
-    session::{Job, MemoryNow, Observer, Planned, RunError, ScheduleRequest, run},
+    run_dir::{RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
+    session::{Event, Job, RunError, ScheduleRequest, run},
     settings::{OnNonFinite, OptimizerKind, RateSchedule, TrainSettings},
 };
 
@@ -122,22 +122,18 @@ struct After<F: FnMut(usize) -> ControlFlow<()>> {
     first: usize,
 }
 
-impl<F: FnMut(usize) -> ControlFlow<()>> Observer for After<F> {
-    fn planned(&mut self, _planned: &Planned, step: usize) {
-        self.first = step;
-    }
-
-    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        self.steps.push(step.clone());
-        (self.each)(step.step)
-    }
-
-    fn evaluated(&mut self, evaluation: &EvalRecord) {
-        self.evaluations.push(evaluation.clone());
-    }
-
-    fn notified(&mut self, notice: &Notice<'_>) {
-        self.notices.push(notice.to_string());
+impl<F: FnMut(usize) -> ControlFlow<()>> After<F> {
+    fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Planned { step, .. } => self.first = step,
+            Event::Stepped { step, stop, .. } => {
+                self.steps.push(step.clone());
+                *stop = (self.each)(step.step).is_break();
+            }
+            Event::Evaluated(evaluation) => self.evaluations.push(evaluation.clone()),
+            Event::Noticed(notice) => self.notices.push(notice.to_string()),
+            _ => {}
+        }
     }
 }
 
@@ -199,7 +195,7 @@ impl Case {
             notices: Vec::new(),
             first: 0,
         };
-        let record = run(&job, DeviceId::Cpu, &mut after)?;
+        let record = run(&job, DeviceId::Cpu, &mut |event| after.tell(event))?;
         let (steps, evaluations) = match &run_dir {
             None => (after.steps, after.evaluations),
             Some(dir) => (
@@ -585,7 +581,7 @@ fn a_record_that_cannot_be_read_is_refused() {
     assert_eq!(
         refusal(),
         format!(
-            "{}: a record of the format `rekindle-run/9`, but this version reads `rekindle-run/2`",
+            "{}: not a run's record: it has the format `rekindle-run/9`, but this version reads `rekindle-run/2`",
             path.display()
         )
     );
@@ -640,9 +636,13 @@ fn what_must_not_change_is_named_with_both_values() {
         change(&mut case);
         let error = case.refused(RunDir::Resume(path.clone()));
         let reason = error.reason().replace(" in the snapshot, but", "");
-        let (what, advice) = reason.split_once(" now: ").unwrap();
-        assert_eq!(advice, "keep it, or start a new run");
-        what.replace('`', "").replacen(" is ", " ", 1)
+        let reason = reason
+            .strip_suffix(": keep it, or start a new run")
+            .unwrap();
+        let (what, why) = reason.split_once(" now").unwrap();
+        format!("{what}{why}")
+            .replace('`', "")
+            .replacen(" is ", " ", 1)
     };
     assert_eq!(refused(|case| case.settings.batch = 8), "batch 4 8");
     assert_eq!(refused(|case| case.settings.seed = 12), "seed 11 12");
@@ -658,7 +658,10 @@ fn what_must_not_change_is_named_with_both_values() {
         refused(|case| constant(&mut case.settings, 0.01)),
         r#"schedule "warmup-cosine" "constant""#
     );
-    assert_eq!(refused(|case| case.settings.steps = 8), "steps 6 8");
+    assert_eq!(
+        refused(|case| case.settings.steps = 8),
+        r#"steps 6 8, and by schedule = "warmup-cosine" the learning rate of every step depends on it"#
+    );
     assert_eq!(
         refused(|case| case.model.layers[3] = linear(17)),
         "model.layers[3].linear.out 16 17"

@@ -4,7 +4,6 @@
 
 use std::{
     hint::black_box,
-    ops::ControlFlow,
     path::Path,
     sync::{
         Arc, Mutex,
@@ -26,9 +25,9 @@ use rekindle_train::{
     data::{Dataset, Identity, TargetKind, batch::Batch},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
-    record::{RunRecord, StepRecord},
-    run_dir::{Notice, RunDir, SnapshotEvery, read_steps},
-    session::{Job, MemoryNow, Observer, Planned, PlannedAgain, RunError, ScheduleRequest, run},
+    record::RunRecord,
+    run_dir::{RunDir, SnapshotEvery, read_steps},
+    session::{Event, Job, Notice, RunError, ScheduleRequest, run},
     settings::TrainSettings,
     shortage::Shortage,
     update::UpdateChoice,
@@ -119,34 +118,31 @@ struct Disturb {
     went_back: Vec<(usize, usize)>,
 }
 
-impl Observer for Disturb {
-    fn planned(&mut self, planned: &Planned, _step: usize) {
-        self.peak = planned.peak;
-    }
-
-    fn stepped(&mut self, step: &StepRecord, _memory: MemoryNow) -> ControlFlow<()> {
-        if step.step == UNTIL {
-            let base = rekindle_alloc::in_use();
-            let share = |share: f64| ((self.peak.0 as usize - base) as f64 * share) as usize;
-            match self.by {
-                Disturbance::None => {}
-                Disturbance::Limit(of) => rekindle_alloc::set_limit(base + share(of)),
-                Disturbance::HeldInStep(of) => self.takes.store(share(of), Relaxed),
-                Disturbance::Held(of) => self.held = black_box(vec![1; share(of)]),
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn notified(&mut self, notice: &Notice<'_>) {
-        if let Notice::WentBack { failed, to } = notice {
-            self.went_back.push((*failed, *to));
+impl Disturb {
+    fn tell(&mut self, event: Event<'_>) {
+        match event {
+            Event::Planned { planned, .. } => self.peak = planned.peak,
+            Event::Stepped { step, .. } if step.step == UNTIL => self.disturb(),
+            Event::Noticed(&Notice::WentBack { failed, to }) => self.went_back.push((failed, to)),
+            Event::PlannedAgain {
+                step,
+                shortage,
+                planned,
+                ..
+            } => self.again.push((step, shortage.clone(), planned.peak)),
+            _ => {}
         }
     }
 
-    fn planned_again(&mut self, again: &PlannedAgain<'_>) {
-        let seen = (again.step, again.shortage.clone(), again.planned.peak);
-        self.again.push(seen);
+    fn disturb(&mut self) {
+        let base = rekindle_alloc::in_use();
+        let share = |share: f64| ((self.peak.0 as usize - base) as f64 * share) as usize;
+        match self.by {
+            Disturbance::None => {}
+            Disturbance::Limit(of) => rekindle_alloc::set_limit(base + share(of)),
+            Disturbance::HeldInStep(of) => self.takes.store(share(of), Relaxed),
+            Disturbance::Held(of) => self.held = black_box(vec![1; share(of)]),
+        }
     }
 }
 
@@ -190,7 +186,7 @@ fn train_model(
         again: Vec::new(),
         went_back: Vec::new(),
     };
-    let record = run(&job, DeviceId::Cpu, &mut disturb);
+    let record = run(&job, DeviceId::Cpu, &mut |event| disturb.tell(event));
     rekindle_alloc::set_limit(usize::MAX);
     disturb.held = Vec::new();
     (record, disturb)
@@ -432,7 +428,7 @@ fn a_tensor_larger_than_a_buffer_of_the_device_is_told_before_the_start() {
                 ScheduleRequest::Plan(Request::default()),
             )
         };
-        run(&job, DeviceId::Cpu, &mut ())
+        run(&job, DeviceId::Cpu, &mut |_| ())
             .err()
             .map(|error| error.to_string())
     };
@@ -462,7 +458,7 @@ fn a_plan_that_the_machine_cannot_hold_is_not_started() {
         free,
         ..Job::new(&model, &*data.train, &settings, schedule)
     };
-    let error = run(&job, DeviceId::Cpu, &mut ()).unwrap_err();
+    let error = run(&job, DeviceId::Cpu, &mut |_| ()).unwrap_err();
     let RunError::NotEnough { peak, free, .. } = error else {
         panic!("{error}");
     };

@@ -4,7 +4,7 @@ use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
-    session::{Job, Observer, ScheduleRequest, run},
+    session::{Event, Job, ScheduleRequest, run},
     settings::{OptimizerKind, TrainSettings},
     timeline::Pass,
     tracker::TrackedPass,
@@ -16,14 +16,6 @@ const BATCH: usize = 32;
 const INPUT: usize = 64;
 const HIDDEN: usize = 48;
 const OUTPUT: usize = 40;
-
-struct Steps(Vec<Vec<TrackedPass>>);
-
-impl Observer for Steps {
-    fn tracked(&mut self, passes: &[TrackedPass]) {
-        self.0.push(passes.to_vec());
-    }
-}
 
 /// Tensors of a shape that appeared in a pass, less those that went.
 fn more(pass: &TrackedPass, shape: [usize; 2]) -> i64 {
@@ -61,10 +53,14 @@ fn each_pass_names_the_tensors_that_its_layers_make_and_free() {
         track: true,
         ..Job::new(&model, &*data.train, &settings, request)
     };
-    let mut steps = Steps(Vec::new());
-    run(&job, DeviceId::Cpu, &mut steps).expect("trains");
+    let mut steps = Vec::new();
+    run(&job, DeviceId::Cpu, &mut |event| {
+        if let Event::Tracked(passes) = event {
+            steps.push(passes.to_vec());
+        }
+    })
+    .expect("trains");
 
-    let Steps(steps) = steps;
     assert_eq!(steps.len(), 3, "the first three steps");
     use Pass::{Backward, Forward, Loss, Optimizer};
     for (index, step) in steps.iter().enumerate() {

@@ -384,7 +384,7 @@ fn train(settings: &TrainSettings, request: Request) -> (Result<RunRecord, RunEr
     let schedule = ScheduleRequest::Plan(request);
     let job = Job::new(&model, &*data.train, settings, schedule);
     let mut steps = Steps::default();
-    let ran = run(&job, DeviceId::Cpu, &mut steps);
+    let ran = run(&job, DeviceId::Cpu, &mut |event| steps.tell(event));
     let losses = steps.0.iter().map(|step| step.loss.to_bits());
     (ran, losses.collect())
 }

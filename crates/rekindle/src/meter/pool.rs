@@ -177,17 +177,18 @@ impl Meter for PoolMeter {
         Bytes(reserved + self.beside.load(Relaxed))
     }
 
-    fn trim(&self) {
+    fn trim(&self) -> Bytes {
         // Take a reading before the clean-up, for the peak of the reserved bytes, and to run the operations that fusion
         // has deferred: they hold buffers.
         self.now();
         self.device.memory_cleanup();
         // The pools have released their free buffers, but the device frees them only when its queued work is done.
         self.wait();
-        self.held();
+        let held = self.held();
         if !in_dry_run() {
             self.settled.store(self.beside.load(Relaxed), Relaxed);
         }
+        held
     }
 
     fn largest_buffer(&self) -> Option<Bytes> {

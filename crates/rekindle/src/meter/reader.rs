@@ -19,8 +19,10 @@ pub trait Meter: Send + Sync {
     /// The highest peaks of all intervals since the meter was made (for a host meter: since the process started).
     fn lifetime_peak(&self) -> PeakMemory;
 
-    /// Returns unused memory of the pools to the device. Waits for queued work.
-    fn trim(&self) {}
+    /// Returns unused memory of the pools to the device, and says what is [held](Self::held) then. Waits for queued work.
+    fn trim(&self) -> Bytes {
+        self.held()
+    }
 
     /// Device memory that the driver holds for this process besides the pools' buffers, after the last
     /// [clean-up](Self::trim): its context, loaded kernels, and what buffers in use are rounded up by.

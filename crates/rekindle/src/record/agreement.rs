@@ -17,7 +17,7 @@ use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
-    buckets::{buckets, order},
+    buckets::buckets,
     exchange_cost,
     planned::PlannedRecording,
     ranks::{StepRanks, failures},
@@ -47,12 +47,10 @@ impl StepRanks {
             &parameters_of(recording),
         )?;
         same_steps(&*reducer, &planned.measured.shapes, recording.fingerprint)?;
-        let own = planned
-            .timetables
-            .as_ref()
-            .map(|[own, _]| order(recording, own));
-        let own = own.unwrap_or_default().into_iter();
-        let own: Vec<u8> = own.flat_map(|place| (place as u64).to_le_bytes()).collect();
+        let own = planned.timetables.iter().flat_map(|[own, _]| &own.order);
+        let own: Vec<u8> = own
+            .flat_map(|&place| (place as u64).to_le_bytes())
+            .collect();
         let order = reducer.broadcast(0, own).wait()?;
         let (order, _) = order.as_chunks();
         let order = order

@@ -2,10 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rekindle_plan::{
-    Bytes,
-    graph::{TensorId, Timetable},
-};
+use rekindle_plan::{Bytes, graph::TensorId};
 
 use super::{recording::Recording, update::Update};
 
@@ -72,16 +69,6 @@ pub(super) fn staging(recording: &Recording, update: Update, largest_update: Byt
     }
 }
 
-/// Indices of the parameters with gradients, in the order in which a program completes the gradients.
-pub(super) fn order(recording: &Recording, timetable: &Timetable) -> Vec<usize> {
-    let mut order: Vec<usize> = timetable.handed.iter().map(|one| one.gradient).collect();
-    // Append the gradients that the timetable does not contain, so that none is left out.
-    let known: HashSet<usize> = order.iter().copied().collect();
-    let (_, all) = gradients(recording);
-    order.extend(all.into_iter().filter(|place| !known.contains(place)));
-    order
-}
-
 /// The buckets of parameters in this order.
 pub(super) fn buckets(
     recording: &Recording,
@@ -97,13 +84,9 @@ pub(super) fn buckets(
     Bucket::cut(sized)
 }
 
-/// The buckets, with the bytes of each gradient on the network.
-pub(super) fn on_network(buckets: &[Bucket]) -> Vec<Vec<(usize, Bytes)>> {
-    let sized = |&(place, elements): &(usize, usize)| (place, Bytes((elements * VALUE) as u64));
-    buckets
-        .iter()
-        .map(|bucket| bucket.0.iter().map(sized).collect())
-        .collect()
+/// Bytes on the network of so many values each.
+pub(super) fn on_network(values: impl Iterator<Item = usize>) -> Vec<Bytes> {
+    values.map(|one| Bytes((one * VALUE) as u64)).collect()
 }
 
 /// The gradients of a recording's parameters, and the parameters' indices.

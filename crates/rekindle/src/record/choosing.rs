@@ -108,8 +108,7 @@ pub(super) fn choose(
         return Ok(());
     }
     let meter = &*planning.meter;
-    meter.trim();
-    let in_use = meter.held();
+    let in_use = meter.trim();
     let room = budget - in_use;
     let dry = |until: usize| {
         let given = given()?;
@@ -367,8 +366,9 @@ mod tests {
             PeakMemory::default()
         }
 
-        fn trim(&self) {
+        fn trim(&self) -> Bytes {
             self.ran_dry.fetch_or(dry_run(), Relaxed);
+            Bytes::ZERO
         }
     }
 

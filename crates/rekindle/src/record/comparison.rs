@@ -25,23 +25,15 @@ const FIRST: u64 = 3;
 /// Share of the time for sampled comparisons.
 const SAMPLED: f64 = 0.01;
 
-/// How steps are compared, and the time that a comparison takes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Compared {
-    pub(super) how: Comparison,
-    pub(super) time: Duration,
-}
-
-impl Compared {
-    /// The next step to be compared after this one, which took some time; `changed` is whether any differed.
-    pub(super) fn next(&self, step: u64, changed: bool, step_time: Duration) -> u64 {
-        let every = match self.how {
-            Comparison::Never => return u64::MAX,
-            Comparison::EveryStep => 1.0,
-            Comparison::Sampled if changed || step < FIRST => 1.0,
-            Comparison::Sampled => {
-                (self.time.as_secs_f64() / (SAMPLED * step_time.as_secs_f64())).ceil()
-            }
+impl Comparison {
+    /// The next step to be compared after this one, which took some time, if a comparison takes this `time`; `changed` is
+    /// whether any differed.
+    pub(super) fn next(self, time: Duration, step: u64, changed: bool, step_time: Duration) -> u64 {
+        let every = match self {
+            Self::Never => return u64::MAX,
+            Self::EveryStep => 1.0,
+            Self::Sampled if changed || step < FIRST => 1.0,
+            Self::Sampled => (time.as_secs_f64() / (SAMPLED * step_time.as_secs_f64())).ceil(),
         };
         step + every.clamp(1.0, 1e6) as u64
     }

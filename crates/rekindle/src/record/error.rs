@@ -138,27 +138,6 @@ pub enum RecordError {
         /// Memory that it may need.
         needed: Bytes,
     },
-    /// No plan fits a share of the plain step's peak.
-    #[error(
-        "no plan fits {percent}% of the plain step's peak of {plain}, which is {budget}: the smallest workable budget \
-         is {smallest}{}",
-        match (100.0 * smallest.0 as f64 / plain.0 as f64).ceil() {
-            percent if percent <= 100.0 => format!(", or {percent}%"),
-            _ => String::new(),
-        } + &at(floor.as_deref())
-    )]
-    InfeasibleShare {
-        /// The requested value.
-        percent: f64,
-        /// The plain step's predicted peak.
-        plain: Bytes,
-        /// The requested share in bytes.
-        budget: Bytes,
-        /// The smallest budget for which a plan exists.
-        smallest: Bytes,
-        /// As of [`Infeasible`](Self::Infeasible).
-        floor: Option<String>,
-    },
     /// The requested plan cannot be made.
     #[error("{0}")]
     Plan(Box<GraphPlanError>),

@@ -1,4 +1,4 @@
-//! Estimates the memory and work of a training step from shapes alone, for a model of any size, on any machine.
+//! Estimates the memory of a training step from shapes alone, for a model of any size, on any machine.
 //!
 //! The model is created on the recording device, so no weight and no activation is ever allocated. The estimate knows
 //! the bytes of all tensors, when each is live, and the additional memory of [kernels](Kernels). It does not know the
@@ -7,16 +7,11 @@
 use std::collections::HashMap;
 
 use burn::{module::Module, tensor::Device};
-use rekindle_plan::{
-    Bytes, Chain, OptimizerCost, Request, Seconds,
-    graph::{plan_graph, simulate, smallest_program},
-};
+use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, graph::simulate};
 
 use super::{
     Kernels, RecordError, bridge,
     measure::Costs,
-    measured::table_bytes,
-    operation::flops,
     profile::StepProfile,
     program::plain_order,
     recording::Recording,
@@ -51,7 +46,7 @@ impl Default for Assumed<'_> {
     }
 }
 
-/// The estimated memory and work of a training step.
+/// The estimated memory of a training step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
     /// Number of trained elements.
@@ -70,18 +65,15 @@ pub struct Estimate {
     pub plain_peak: Bytes,
     /// The largest tensor: its description, whether it is a parameter or the gradient of one, and its bytes.
     pub largest: (String, bool, Bytes),
-    /// Floating-point operations of the plain step.
-    pub flops: f64,
     /// Number of operations.
     pub operations: usize,
-    /// The input for planning.
+    /// The input for [plans](StepProfile::plan).
     pub profile: StepProfile,
     /// The step as a chain of stages, divided between the layers of a [`Sequential`](crate::Sequential), or where few
     /// bytes cross the forward pass.
     pub chain: Chain,
     /// For each stage, its index among the marks of a [`Sequential`](crate::Sequential)'s layers.
     pub marks: Vec<Option<usize>>,
-    work: Vec<f64>,
 }
 
 /// Estimates a training step for the model and the batch that `make` creates on the given device. Nothing is allocated
@@ -89,6 +81,7 @@ pub struct Estimate {
 ///
 /// ```
 /// use burn::{nn::{Linear, LinearConfig}, prelude::*};
+/// use rekindle::plan::{Bytes, Planner};
 ///
 /// let make = |device: &Device| {
 ///     let model: Vec<Linear> = (0..48).map(|_| LinearConfig::new(8192, 8192).init(device)).collect();
@@ -99,7 +92,9 @@ pub struct Estimate {
 ///     output.powf_scalar(2.0).mean()
 /// })?;
 /// assert_eq!(estimate.trainable, 48 * (8192 * 8192 + 8192));
-/// assert!(estimate.smallest_peak()? < estimate.plain_peak);
+/// let budget = Bytes(estimate.plain_peak.0 / 2);
+/// let (plan, _) = estimate.profile.plan(Some(budget), Planner::Auto)?;
+/// assert!(plan.predicted_peak <= budget && plan.repeated > 0);
 /// # Ok::<(), rekindle::record::RecordError>(())
 /// ```
 ///
@@ -154,22 +149,16 @@ impl Estimate {
         let updates = updates(recording, assumed.optimizer);
         let optimizer = updates.together(assumed.update, recording);
         let costs = Costs::of_kernels(recording, assumed.kernels).with_updates(updates);
-        let tables = match assumed.kernels {
-            Kernels::Host { .. } => table_bytes(recording) + costs.beside_tensors(),
+        let held = assumed.held + optimizer.state_bytes;
+        let mut graph = costs.graph(recording, parameter_bytes + input_bytes + held);
+        let plain = plain_order(&graph)?;
+        graph.fixed_bytes += match assumed.kernels {
+            Kernels::Host { .. } => costs.beside_tensors(recording, &plain),
             Kernels::Device => Bytes::ZERO,
         };
-        let held = assumed.held + optimizer.state_bytes + tables;
-        let graph = costs.graph(recording, parameter_bytes + input_bytes + held);
-        let plain = plain_order(&graph)?;
         let plain = simulate(&graph, &plain);
         let left = plain.resident.last().copied().unwrap_or(graph.fixed_bytes);
         let update_bytes = left + optimizer.temp_bytes;
-        let kinds = recording.operations.kinds().iter();
-        let work_of: Vec<f64> = kinds
-            .map(|kind| flops(&kind.name, &kind.operation))
-            .collect();
-        let kinds = recording.operations.kind_numbers();
-        let work: Vec<f64> = kinds.map(|kind| work_of[kind as usize]).collect();
         let stages = stages(&graph);
         let chain = Chain {
             optimizer,
@@ -191,7 +180,6 @@ impl Estimate {
                 weights.any(|one| one == Some(largest)),
                 largest_bytes,
             ),
-            flops: work.iter().sum(),
             operations: recording.operations.len(),
             marks: marks(&graph, &stages),
             chain,
@@ -203,43 +191,7 @@ impl Estimate {
                 autodiff_s: Seconds(0.0),
                 recording: recording.fingerprint,
             },
-            work,
         })
-    }
-
-    /// The smallest budget for which a plan was found.
-    ///
-    /// # Errors
-    ///
-    /// If the recorded graph is invalid, which is a bug.
-    pub fn smallest_peak(&self) -> Result<Bytes, RecordError> {
-        let smallest = smallest_program(&self.profile.graph, None);
-        let smallest = smallest.map_err(|error| RecordError::Capture(error.to_string()))?;
-        Ok(smallest.simulated.peak.max(self.profile.update_bytes))
-    }
-
-    /// The cost of the fastest plan within `budget`: its peak, and its floating-point operations divided by those of
-    /// the plain step. `None` if no plan fits.
-    ///
-    /// # Errors
-    ///
-    /// If the recorded graph is invalid, which is a bug.
-    pub fn within(&self, budget: Bytes) -> Result<Option<(Bytes, f64)>, RecordError> {
-        if self.profile.update_bytes > budget {
-            return Ok(None);
-        }
-        let plan = match plan_graph(&self.profile.graph, &Request::within(budget)) {
-            Ok(plan) => plan,
-            Err(rekindle_plan::graph::GraphPlanError::Infeasible { .. }) => return Ok(None),
-            Err(error) => return Err(RecordError::Capture(error.to_string())),
-        };
-        // Updates are numbered after the recorded operations, and do the same work in every plan.
-        let operations = plan.program.operations().iter();
-        let work: f64 = operations
-            .filter_map(|one| self.work.get(one.index()))
-            .sum();
-        let peak = plan.simulated.peak.max(self.profile.update_bytes);
-        Ok(Some((peak, work / self.flops.max(1.0))))
     }
 }
 

@@ -2,16 +2,14 @@
 //!
 //! The link is that of a [`Ring`] that sums one value, and a bucket of values, in the measured times. A time is the
 //! shortest of any rank, because the other ranks only wait for the last one to begin, and the shortest of a few
-//! all-reduces, so that other work is not counted. Broadcasts, which sharded updates need, are timed in rounds of one
-//! broadcast from each of a few ranks, until all ranks are done. Staging is timed by exchanging the first buckets
-//! without other ranks.
+//! all-reduces, so that other work is not counted. Staging is timed by exchanging the first buckets without other ranks.
 
 use std::{sync::Arc, time::Instant};
 
 use burn::tensor::{Device, DispatchTensor, Tensor};
 use rekindle_plan::{
     Bytes, Seconds,
-    graph::{ExchangeCost, Rate, Ring},
+    graph::{ExchangeCost, Ring},
 };
 
 use super::{
@@ -24,10 +22,8 @@ use super::{
 };
 use crate::reduce::{ReduceError, Reducer, Rehearsal};
 
-/// Number of timed operations of each size, after one for warm-up.
+/// Number of timed all-reduces of each size, after one for warm-up.
 const ROUNDS: usize = 5;
-/// Maximum number of ranks that broadcast in each round.
-const ROOTS: usize = 4;
 /// Time in seconds after which no further operations are timed.
 const ENOUGH_S: f64 = 0.5;
 /// Number of timings of staging. The shortest counts.
@@ -42,78 +38,44 @@ pub(super) fn measured(
     device: &Device,
 ) -> Result<ExchangeCost, RecordError> {
     let reducer = &*ranks.reducer;
-    let (ring, broadcast) = match reducer.link() {
-        Some(link) => {
-            let ranks = reducer.ranks();
-            (Ring { ranks, link }, None)
-        }
-        None => {
-            let (ring, broadcast) = measured_link(reducer, ranks)?;
-            (ring, Some(broadcast))
-        }
+    let ring = match reducer.link() {
+        Some(link) => Ring {
+            ranks: reducer.ranks(),
+            link,
+        },
+        None => measured_ring(reducer, ranks)?,
     };
-    let mut quickest = [f64::INFINITY; 2];
+    let mut staged_s_per_byte = f64::INFINITY;
     for _ in 0..STAGED {
-        let [take, give_back] = staging(ranks, recording, device)?;
-        quickest = [quickest[0].min(take), quickest[1].min(give_back)];
+        staged_s_per_byte = staged_s_per_byte.min(staging(ranks, recording, device)?);
     }
-    let [take_s_per_byte, return_s_per_byte] = quickest;
     Ok(ExchangeCost {
         ring,
-        broadcast,
-        take_s_per_byte,
-        return_s_per_byte,
+        staged_s_per_byte,
     })
 }
 
-/// The ring, and what a broadcast takes.
-fn measured_link(reducer: &dyn Reducer, ranks: &StepRanks) -> Result<(Ring, Rate), ReduceError> {
+/// The ring in which all-reduces of one value, and of a bucket, take the measured times.
+fn measured_ring(reducer: &dyn Reducer, ranks: &StepRanks) -> Result<Ring, ReduceError> {
     let largest = ranks.buckets.iter().map(|bucket| bucket.elements()).max();
     let large = largest.unwrap_or_default().clamp(2, BUCKET_BYTES / VALUE);
-    let all_reduce = |values: usize| {
-        let summed = || Ok(reducer.all_reduce(vec![0.0; values]).wait_timed()?.1);
-        timed(reducer, summed, f64::min)
+    let at = |values: usize| {
+        let bytes = Bytes((values * VALUE) as u64);
+        Ok::<_, ReduceError>((bytes, Seconds(timed(reducer, values)?)))
     };
-    let roots = reducer.ranks().min(ROOTS);
-    let broadcast = |values: usize| {
-        let sent = || {
-            for root in 0..roots {
-                let own = match root == reducer.rank() {
-                    true => vec![0; values * VALUE],
-                    false => Vec::new(),
-                };
-                reducer.broadcast(root, own).wait()?;
-            }
-            Ok(Instant::now())
-        };
-        Ok(timed(reducer, sent, f64::max)? / roots as f64)
-    };
-    let bytes = |values: usize| Bytes((values * VALUE) as u64);
-    let line = |of: &dyn Fn(usize) -> Result<f64, ReduceError>| -> Result<_, ReduceError> {
-        let at = |values| Ok((bytes(values), Seconds(of(values)?)));
-        Ok((at(1)?, at(large)?))
-    };
-    let (small, large) = line(&all_reduce)?;
-    let ring = Ring::of_times(reducer.ranks(), small, large);
-    let (small, large) = line(&broadcast)?;
-    Ok((ring, Rate::of_times(small, large)))
+    Ok(Ring::of_times(reducer.ranks(), at(1)?, at(large)?))
 }
 
-/// Seconds of an operation of all ranks, the shortest or the longest of any rank; all ranks get the same number.
-fn timed(
-    reducer: &dyn Reducer,
-    operation: impl Fn() -> Result<Instant, ReduceError>,
-    of_ranks: fn(f64, f64) -> f64,
-) -> Result<f64, ReduceError> {
+/// Seconds of an all-reduce of so many values, the shortest of any rank; all ranks get the same number.
+fn timed(reducer: &dyn Reducer, values: usize) -> Result<f64, ReduceError> {
     let (mut shortest, mut all) = (f64::INFINITY, 0.0);
     for round in 0..=ROUNDS {
         let started = Instant::now();
-        let own = operation()?
-            .saturating_duration_since(started)
-            .as_secs_f64();
+        let (_, done) = reducer.all_reduce(vec![0.0; values]).wait_timed()?;
+        let own = done.saturating_duration_since(started).as_secs_f64();
         let each = reducer.all_gather(own.to_le_bytes().to_vec()).wait()?;
         let each = each.iter().filter_map(|one| one.as_slice().try_into().ok());
-        let together = each.map(f64::from_le_bytes).fold(own, of_ranks);
+        let together = each.map(f64::from_le_bytes).fold(own, f64::min);
         all += together;
         if round > 0 || all > ENOUGH_S {
             shortest = shortest.min(together);
@@ -126,11 +88,7 @@ fn timed(
 }
 
 /// Seconds that the computing thread takes to copy a byte of gradients to its bucket, and back.
-fn staging(
-    ranks: &StepRanks,
-    recording: &Recording,
-    device: &Device,
-) -> Result<[f64; 2], RecordError> {
+fn staging(ranks: &StepRanks, recording: &Recording, device: &Device) -> Result<f64, RecordError> {
     let mut staged = 0;
     let buckets = ranks.buckets.iter().take_while(|bucket| {
         let more = staged < STAGED_BYTES;
@@ -165,6 +123,6 @@ fn staging(
     exchange.close(Tensor::<1>::ones([1], device).into_dispatch())?;
     while exchange.next()?.is_some() {}
     let reading = exchange.finish()?.exchange;
-    let per_byte = |time: std::time::Duration| time.as_secs_f64() / bytes.max(1) as f64;
-    Ok([reading.taken, reading.returned].map(per_byte))
+    let took = reading.taken + reading.returned;
+    Ok(took.as_secs_f64() / bytes.max(1) as f64)
 }

@@ -31,12 +31,6 @@ use super::{
 /// not known yet.
 const SURELY: f64 = 0.8;
 
-/// Bytes in tables for each tensor that is passed to the interpreter, for each that it makes, and for each parameter that is
-/// updated on the way. Observed on the CPU backend.
-const GIVEN_BYTES: u64 = 256;
-const MADE_BYTES: u64 = 96;
-const LENT_BYTES: u64 = 960;
-
 /// A recording that was measured.
 #[derive(Clone)]
 pub(super) struct MeasuredRecording<A> {
@@ -64,7 +58,7 @@ impl<A> MeasuredRecording<A> {
             recording,
             auxiliary,
             costs: costs
-                .with_updates(planning.updates.clone())
+                .with_updates(planning.updates())
                 .rounded_to(planning.allocation_unit()),
             comparison_bytes,
             took: Duration::ZERO,
@@ -175,22 +169,14 @@ impl<A> MeasuredRecording<A> {
         self.gradient_bytes(graph) - numbers.sum()
     }
 
-    /// Bytes that the step holds besides the tensors of its program: constants, views, tables.
-    pub(super) fn own_bytes(&self) -> Bytes {
+    /// Bytes that the step holds besides the tensors of this program: constants, views, tables.
+    pub(super) fn own_bytes(&self, program: &Program) -> Bytes {
         let constants = self.recording.constants.iter();
         let constants: u64 = constants
             .map(|(tensor, _)| self.recording.tensors.value_bytes(*tensor))
             .sum();
-        Bytes(constants) + table_bytes(&self.recording) + self.costs.beside_tensors()
+        Bytes(constants) + self.costs.beside_tensors(&self.recording, program)
     }
-}
-
-/// Bytes in tables for a recording's tensors.
-pub(super) fn table_bytes(recording: &Recording) -> Bytes {
-    let given = recording.given().count() as u64;
-    let made = recording.tensors.len() as u64 - given;
-    let lent = recording.updated().count() as u64;
-    Bytes(given * GIVEN_BYTES + made * MADE_BYTES + lent * LENT_BYTES)
 }
 
 /// The program to measure, and the tensors that it moves to the host: a plan that is wanted regardless of memory, else
@@ -201,8 +187,9 @@ fn first_program(
     planning: &Planning,
 ) -> Result<(Program, Vec<TensorId>), RecordError> {
     let budget = planning.budget.or(planning.free).unwrap_or(Bytes::MAX);
-    let mut graph = costs.graph(recording, planning.in_use() + costs.beside_tensors());
-    graph.fixed_bytes += planning.beside_buffers(&graph);
+    let mut graph = costs.graph(recording, planning.in_use());
+    let plain = plain_order(&graph)?;
+    graph.fixed_bytes += planning.beside_buffers(&graph) + costs.beside_tensors(recording, &plain);
     let plan = |wanted: &Wanted, within, link| {
         wanted.plan(&graph, within, planning.options.elsewhere, link)
     };
@@ -215,7 +202,6 @@ fn first_program(
         return Ok((plan.program, plan.offloaded));
     }
     let surely = Bytes((budget.0 as f64 * SURELY) as u64);
-    let plain = plain_order(&graph)?;
     if simulate(&graph, &plain).peak <= surely {
         return Ok((plain, Vec::new()));
     }

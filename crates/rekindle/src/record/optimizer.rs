@@ -2,6 +2,7 @@
 //! rate of 0.
 
 use std::{
+    cell::Cell,
     collections::{HashMap, HashSet},
     time::Instant,
 };
@@ -79,33 +80,24 @@ pub(super) fn with_state<M: Module>(model: &M, optimizer: &impl Optimizer) -> Ha
     found.1
 }
 
-/// How an update after the step is tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trial {
-    /// On whole parameters.
-    Whole,
-    /// Large parameters only on some rows, as is always done for updates in the backward pass.
-    Parts,
-}
-
 /// Measures `optimizer` on the parameters of `model`, which keep their values: the cost of each update, with temporary
 /// bytes above parameter, gradient and state. The parameters in `with_state` need no state.
 pub(super) fn measured<M: Module, O: Optimizer>(
     model: &M,
     (optimizer, with_state): (&O, &HashSet<ParamId>),
-    (update, trial): (Update, Trial),
+    update: Update,
     meter: &dyn Meter,
 ) -> UpdateCosts {
     let mut each = Each {
         optimizer,
         with_state,
         update,
-        trial,
         meter,
         path: Vec::new(),
         known: HashMap::new(),
         parameters: HashMap::new(),
         keeps_storage: false,
+        node_bytes: Cell::default(),
     };
     model.visit(&mut each);
     let mut frozen = Frozen {
@@ -116,6 +108,7 @@ pub(super) fn measured<M: Module, O: Optimizer>(
     UpdateCosts {
         each: frozen.parameters.into(),
         keeps_storage: each.keeps_storage,
+        node_bytes: each.node_bytes.get(),
         shards: optimizer.shards().cloned(),
     }
 }
@@ -207,12 +200,12 @@ struct Each<'a, O> {
     optimizer: &'a O,
     with_state: &'a HashSet<ParamId>,
     update: Update,
-    trial: Trial,
     meter: &'a dyn Meter,
     path: Vec<String>,
     known: HashMap<(Shape, DType, Treatment), [OptimizerCost; 2]>,
     parameters: HashMap<ParamId, [OptimizerCost; 2]>,
     keeps_storage: bool,
+    node_bytes: Cell<Bytes>,
 }
 
 impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
@@ -233,18 +226,10 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         if self.parameters.contains_key(&param.id) {
             return;
         }
-        let tried = |lies: Lies| match (self.update, self.trial) {
-            (Update::After, Trial::Whole) => {
-                let gradient = || lies.zeros(param.dims(), &param.val());
-                self.step(param.clone(), gradient, true)
-            }
-            (Update::After, Trial::Parts) => self.step_alone(param, lies, true),
-            (Update::InBackward, _) => self.step_alone(param, lies, false),
-        };
-        // Vectors cannot be turned. Whole matrices, which may be large, have turned gradients only if they are tied, and
-        // these take another copy.
-        let whole = (self.update, self.trial) == (Update::After, Trial::Whole);
-        let turns = D > if whole { 2 } else { 1 };
+        // After the step the model holds the old value meanwhile.
+        let tried = |lies: Lies| self.step_alone(param, lies, self.update == Update::After);
+        // Vectors cannot be turned.
+        let turns = D > 1;
         let step = || {
             let alike = tried(Lies::Alike);
             let turned = turns.then(|| tried(Lies::Turned));
@@ -343,6 +328,7 @@ impl<O: Optimizer> Each<'_, O> {
         let path = self.path.join(".");
         let mut optimizer = self.optimizer.for_trial();
         let mut cost = OptimizerCost::default();
+        free_dead_nodes(&param.lazy_device());
         for first in [true, false] {
             let before = self.meter.read().in_use_bytes;
             let mut gradients = GradientsParams::new();
@@ -358,9 +344,13 @@ impl<O: Optimizer> Each<'_, O> {
             cost.step_s = Seconds(started.elapsed().as_secs_f64());
             param = held.unwrap_or(updated);
             if first {
-                // The gradient has been freed.
+                // The gradient has been freed. Until a backward pass burn's graph keeps nodes of what was updated.
+                let left = self.meter.read().in_use_bytes - before;
+                free_dead_nodes(&param.lazy_device());
                 cost.state_bytes = self.meter.read().in_use_bytes - before;
                 cost.temp_bytes = taken - cost.state_bytes;
+                let nodes = left - cost.state_bytes;
+                self.node_bytes.set(self.node_bytes.get().max(nodes));
             } else {
                 cost.temp_bytes = cost.temp_bytes.max(taken);
             }

@@ -1,6 +1,6 @@
 //! Options of planning: budget, device, updates, and other memory.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use burn::tensor::Device;
 use rekindle_plan::{
@@ -11,7 +11,7 @@ use rekindle_plan::{
 use super::{
     RecordError,
     buckets::staging,
-    comparison::Compared,
+    comparison::Comparison,
     optimizer_state::{OptimizerState, StateChoice},
     recording::Recording,
     room::Room,
@@ -58,6 +58,8 @@ pub(super) struct Options {
     pub(super) input_gradients: bool,
     /// Whether values are checked.
     pub(super) check: bool,
+    /// How often the step is compared with its recording.
+    pub(super) comparison: Comparison,
     /// Whether kernels may be chosen by dry runs.
     pub(super) dry_runs: bool,
     /// Bytes that will be held while the step runs but are not allocated when it is planned.
@@ -78,6 +80,7 @@ impl Default for Options {
             count: Count::default(),
             input_gradients: false,
             check: true,
+            comparison: Comparison::default(),
             dry_runs: false,
             later: Bytes::ZERO,
             between: Bytes::ZERO,
@@ -94,10 +97,9 @@ pub(super) struct Planning {
     pub(super) free: Option<Bytes>,
     pub(super) wanted: Wanted,
     pub(super) options: Options,
-    /// The way in which it is planned, and the cost of each update.
+    /// The way in which it is planned.
     pub(super) chosen: Chosen,
-    pub(super) updates: UpdateCosts,
-    /// Those of updates after the step and in the backward pass, where plans may have them.
+    /// The costs of updates after the step and in the backward pass, where plans may have them.
     pub(super) either: [UpdateCosts; 2],
     /// What an earlier plan expects to be in use besides the step, what is held later included.
     pub(super) expected: Option<Bytes>,
@@ -115,7 +117,8 @@ pub(super) struct Planning {
     pub(super) device: Device,
     /// Whether the step runs in the process's own memory, which is read at no cost.
     pub(super) on_host: bool,
-    pub(super) comparison: Compared,
+    /// The time that a comparison takes.
+    pub(super) comparison_time: Duration,
     /// What burn's autodiff takes besides, for each operation of a plain step.
     pub(super) autodiff_time: Seconds,
     /// Keeps pools within the budget.
@@ -143,20 +146,14 @@ impl Planning {
         Some(Room::new(self.meter.clone(), budget))
     }
 
-    /// These options in one way.
-    pub(super) fn in_way(&self, way: Way) -> Self {
-        let mut updates = self.either[way.update as usize].clone();
+    /// The cost of each update.
+    pub(super) fn updates(&self) -> UpdateCosts {
+        let Way { update, state } = self.chosen.way;
+        let mut updates = self.either[update as usize].clone();
         if let Some(shards) = &self.shards {
-            updates.shards = (way.state == OptimizerState::Sharded).then(|| shards.clone());
+            updates.shards = (state == OptimizerState::Sharded).then(|| shards.clone());
         }
-        Self {
-            chosen: Chosen {
-                way,
-                ..Chosen::default()
-            },
-            updates,
-            ..self.clone()
-        }
+        updates
     }
 
     /// The process's peak until now, if it counts: on the CPU, measuring, recording and planning may take more than the
@@ -172,7 +169,7 @@ impl Planning {
 
     /// The cost of all updates of a step together, with the state that none has yet.
     pub(super) fn optimizer(&self, recording: &Recording) -> OptimizerCost {
-        self.updates.together(self.chosen.way.update, recording)
+        self.updates().together(self.chosen.way.update, recording)
     }
 
     /// What burn's autodiff takes in a plain step.
@@ -186,7 +183,7 @@ impl Planning {
             true => staging(
                 recording,
                 self.chosen.way.update,
-                self.updates.most_temporary(recording),
+                self.updates().most_temporary(recording),
             ),
             false => Bytes::ZERO,
         }
@@ -212,19 +209,15 @@ impl Planning {
         }
     }
 
-    pub(super) fn room(&self) -> Option<&Room> {
-        self.room.as_deref()
-    }
-
     pub(super) fn in_use(&self) -> Bytes {
         self.meter.read().in_use_bytes
     }
 
-    /// What the driver holds besides the pools; all that it could, if the budget does not bound that.
+    /// What the driver holds besides the pools, if the budget bounds that.
     pub(super) fn driver_bytes(&self) -> Bytes {
         match self.bounds_pools() {
             true => self.meter.context_bytes(),
-            false => Bytes::MAX,
+            false => Bytes::ZERO,
         }
     }
 
@@ -244,6 +237,6 @@ impl Planning {
         const PADDING_BYTES: u64 = 512;
         let largest = graph.tensors.iter().filter(|tensor| !tensor.given);
         let largest = largest.map(|tensor| tensor.bytes).max().unwrap_or_default();
-        self.meter.context_bytes() + largest + Bytes(graph.tensors.len() as u64 * PADDING_BYTES / 2)
+        self.driver_bytes() + largest + Bytes(graph.tensors.len() as u64 * PADDING_BYTES / 2)
     }
 }

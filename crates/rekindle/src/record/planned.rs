@@ -25,13 +25,9 @@ use super::{
     step_plan::{StepExchange, StepPlan},
     update::Update,
     update_costs::UpdateCosts,
-    wanted::chosen,
+    wanted::fitting,
 };
-use crate::{
-    checkpoint::free_dead_nodes,
-    meter::{Meter, Phase},
-    reduce::Shards,
-};
+use crate::{checkpoint::free_dead_nodes, meter::Phase, reduce::Shards};
 
 /// The phase of a pass, given the phase before it.
 pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {
@@ -166,11 +162,12 @@ impl<A> PlannedRecording<A> {
                 both.map(|(ranks, both)| both.each_ref().map(|one| ranks.predicted(one, &sent)));
             both.unwrap_or_default()
         };
+        let own_updates = planning.updates();
         let state = |shards: Option<&Shards>| {
             let shards = shards.cloned();
             let updates = UpdateCosts {
                 shards,
-                ..planning.updates.clone()
+                ..own_updates.clone()
             };
             updates
                 .together(planning.chosen.way.update, recording)
@@ -179,7 +176,7 @@ impl<A> PlannedRecording<A> {
         let added = |exchange: Option<StepExchange>| {
             exchange.map(|one| one.taken.added()).unwrap_or_default()
         };
-        let [own, plain] = exchange(planning.updates.shards.as_ref());
+        let [own, plain] = exchange(own_updates.shards.as_ref());
         let numbers = self.numbers;
         // Of an optimizer that is divided already, the others' part was not measured.
         let update = planning.chosen.way.update as usize;
@@ -192,7 +189,7 @@ impl<A> PlannedRecording<A> {
             exchange: own,
             plain_peak: numbers.plain_peak.max(planning.until_now),
             plain_time: numbers.plain_time + added(plain) + planning.autodiff_time(recording),
-            comparison_time: Seconds(planning.comparison.time.as_secs_f64()),
+            comparison_time: Seconds(planning.comparison_time.as_secs_f64()),
             in_backward_because: planning.chosen.in_backward_because,
             state: shards.map(|shards| StatePlan {
                 chosen: planning.chosen.way.state,
@@ -228,10 +225,10 @@ impl<A> PlannedRecording<A> {
 
     /// Growth of the bytes in use besides the step since planning, without the optimizer's state, and the predicted peak
     /// with it. What was to be there and is not, such as a batch that was counted twice, lowers the peak.
-    pub(super) fn grown(&self, meter: &dyn Meter) -> (Bytes, Bytes) {
-        let in_use = meter.read().in_use_bytes;
+    pub(super) fn grown(&self, planning: &Planning) -> (Bytes, Bytes) {
+        let in_use = planning.in_use();
         // Kernels that were loaded since, for example.
-        let driver = meter.context_bytes() - self.driver;
+        let driver = planning.driver_bytes() - self.driver;
         let growth = in_use - (self.base + self.optimizer_state) + driver;
         let peak = self.numbers.predicted_peak + growth - (self.base - in_use);
         (growth, peak)
@@ -263,6 +260,8 @@ pub(super) fn planned<A>(
         let before = planning.in_use();
         let mut graph = measured.costs.graph(&measured.recording, Bytes::ZERO);
         let beside = planning.beside_buffers(&graph);
+        let plain = plain_order(&graph)?;
+        let own_of_plain = measured.own_bytes(&plain);
         let batch = match planning.without_batch {
             true => measured.batch_bytes(),
             false => Bytes::ZERO,
@@ -273,12 +272,12 @@ pub(super) fn planned<A>(
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
-        let state = match (planning.updated, planning.updates.keeps_storage) {
+        let state = match (planning.updated, planning.updates().keeps_storage) {
             (true, _) => Bytes::ZERO,
             (false, false) => optimizer.state_bytes,
             (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
         };
-        graph.fixed_bytes = base + staging + measured.own_bytes() + state + beside;
+        graph.fixed_bytes = base + staging + own_of_plain + state + beside;
         let gradients = match planning.chosen.way.update {
             Update::After => measured.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
@@ -293,21 +292,27 @@ pub(super) fn planned<A>(
             true => budget - of_plan,
             false => Bytes::ZERO,
         });
-        let how = (planning.options.elsewhere, planning.options.link);
-        let (plan, fits) = chosen(&graph, apart, &planning.wanted, within, how)?;
-        let plain = simulate(&graph, &plain_order(&graph)?);
+        let (elsewhere, link) = (planning.options.elsewhere, planning.options.link);
+        let plan = planning.wanted.plan(&graph, within, elsewhere, link);
+        let (mut plan, fits) = fitting(plan, apart, within)?;
+        let simulated = simulate(&graph, &plain);
+        // Another program makes and frees tensors at other times.
+        let own = measured.own_bytes(&plan.program);
+        for bytes in [&mut graph.fixed_bytes, &mut plan.simulated.peak] {
+            *bytes = *bytes + own - own_of_plain;
+        }
         let floor = (!fits).then(|| floor(&measured.recording, &plan, apart));
         let operations = measured.recording.operations.len();
         let beside_run = [apart, updating];
         let numbers = StepPlan::new(
             &plan,
-            &plain,
+            &simulated,
             planning.budget,
             beside_run,
             operations,
-            planning.options.link,
+            link,
         );
-        drop(plain);
+        drop(simulated);
         let GraphPlan {
             program,
             schedule,
@@ -317,13 +322,13 @@ pub(super) fn planned<A>(
         // Its actions are dropped here: what the plan takes is read below.
         let segments = schedule.and_then(|schedule| schedule.segments());
         let (spans, timetables) = {
-            let linked = graph.linked(&offloaded, planning.options.link.as_ref());
+            let linked = graph.linked(&offloaded, link.as_ref());
             let linked = linked.map_err(GraphPlanError::from)?;
             let spans = super::staged::stages(&graph).spans(&linked, &program);
             let of =
                 |graph: &Graph, program: &Program| timetable(&measured.recording, graph, program);
             let timetables = match planning.shards.is_some() {
-                true => Some([of(&linked, &program), of(&graph, &plain_order(&graph)?)]),
+                true => Some([of(&linked, &program), of(&graph, &plain)]),
                 false => None,
             };
             (spans, timetables)
@@ -346,7 +351,7 @@ pub(super) fn planned<A>(
             chosen: [const { Cell::new(false) }; 2],
         };
         // The remaining difference is the plan's memory.
-        drop(graph);
+        drop((graph, plain));
         let takes = planning.in_use() - before;
         planned.base += takes;
         planned.fixed_bytes += takes;
@@ -368,7 +373,7 @@ pub(super) fn planned<A>(
             });
         }
         // Plan again, with the plan's own memory counted.
-        of_plan = takes + Bytes(takes.0 / 16);
+        of_plan = takes + Bytes(takes.0 / 16) + (own - own_of_plain);
     }
 }
 

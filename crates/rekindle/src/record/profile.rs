@@ -12,7 +12,7 @@ use super::{
     planned::PlannedRecording,
     program::plain_order,
     staged::stages,
-    wanted::{Wanted, chosen, fitting},
+    wanted::{Wanted, fitting},
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
@@ -58,10 +58,9 @@ impl StepProfile {
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(StepPlan, StagedPlan), RecordError> {
-        let wanted = wanted.into();
         let within = budget.map(|budget| without_reserve(budget, RESERVE));
-        let how = (None, self.link);
-        let (plan, fits) = chosen(&self.graph, self.update_bytes, &wanted, within, how)?;
+        let plan = wanted.into().plan(&self.graph, within, None, self.link);
+        let (plan, fits) = fitting(plan, self.update_bytes, within)?;
         if !fits {
             return Err(RecordError::Infeasible {
                 budget: budget.unwrap_or(Bytes::MAX),
@@ -70,6 +69,18 @@ impl StepProfile {
             });
         }
         self.shown(&stages(&self.graph), plan, budget)
+    }
+
+    /// The smallest budget for which a planner has a plan.
+    ///
+    /// # Errors
+    ///
+    /// If the graph is invalid.
+    pub fn smallest_budget(&self, planner: Planner) -> Result<Bytes, RecordError> {
+        match self.plan(Some(Bytes::ZERO), planner) {
+            Err(RecordError::Infeasible { smallest, .. }) => Ok(smallest),
+            plan => plan.map(|(plan, _)| plan.predicted_peak),
+        }
     }
 
     /// A plan in numbers and by stages.

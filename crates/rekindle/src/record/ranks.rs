@@ -9,7 +9,7 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    buckets::{Bucket, VALUE, gradients, on_network},
+    buckets::{Bucket, gradients, on_network},
     recording::Recording,
     step_plan::StepExchange,
 };
@@ -40,8 +40,10 @@ impl StepRanks {
             link_measured: self.reducer.link().is_none(),
             taken: cost.of_step(
                 timetable,
-                &on_network(&self.buckets),
-                parameters.iter().copied(),
+                &on_network(self.buckets.iter().map(Bucket::elements)),
+                // Each mean also carries the number of failed ranks.
+                &on_network(self.means.iter().map(|values| values + 1)),
+                parameters,
             ),
         })
     }
@@ -73,18 +75,14 @@ pub(super) fn failures(
     (most.unwrap_or(updated), own.or(other))
 }
 
-/// When a program completes the gradients of a recording's parameters, by the parameters' indices, and computes means
-/// over ranks.
+/// When a program completes the gradients of a recording's parameters, by the parameters' indices.
 pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program) -> Timetable {
     let (gradients, places) = gradients(recording);
-    let means = recording.synchronised().map(|(place, values)| {
-        // Each mean also carries the number of failed ranks.
-        let bytes = Bytes(((values + 1) * VALUE) as u64);
-        (OperationId(place as u32), bytes)
-    });
-    let mut timetable = Timetable::new(graph, program, &gradients, &means.collect());
-    for one in &mut timetable.handed {
-        one.gradient = places[one.gradient];
+    let means = recording.synchronised();
+    let means = means.map(|(place, _)| OperationId(place as u32)).collect();
+    let mut timetable = Timetable::new(graph, program, &gradients, &means);
+    for gradient in &mut timetable.order {
+        *gradient = places[*gradient];
     }
     timetable
 }

@@ -11,12 +11,10 @@ use rekindle_plan::{Bytes, Planner, Seconds};
 
 use super::{
     Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
-    autodiff_time, bridge,
-    comparison::Compared,
-    given,
+    autodiff_time, bridge, given,
     measure::Known,
     measured::MeasuredRecording,
-    optimizer::{self, Trial},
+    optimizer,
     optimizer_state::{OptimizerState, StateChoice},
     options::{Options, Planning},
     places::Place,
@@ -64,7 +62,6 @@ where
         options: Options::default(),
         optimizer: None,
         meter: None,
-        comparison: Comparison::default(),
         reducer: None,
     })
 }
@@ -79,12 +76,11 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
     options: Options,
     optimizer: Option<MeasureOptimizer<M>>,
     meter: Option<Arc<dyn Meter>>,
-    comparison: Comparison,
     reducer: Option<Arc<dyn Reducer>>,
 }
 
 /// Measures an optimizer on a model.
-type MeasureOptimizer<M> = Box<dyn Fn(&M, Update, &dyn Meter, Trial) -> UpdateCosts>;
+type MeasureOptimizer<M> = Box<dyn Fn(&M, Update, &dyn Meter) -> UpdateCosts>;
 
 impl<M, I, R, F> Recorded<'_, M, I, R, F>
 where
@@ -134,16 +130,16 @@ where
         self.with_updates(optimizer, Updates::One(Update::InBackward))
     }
 
-    /// Like [`with_optimizer`](Self::with_optimizer), with any of these updates in a plan; [`Step::update`] returns its own. If
-    /// plans may have either, the optimizer is measured for both, with only a part of each large parameter for updates after
-    /// the step, so that measuring stays within a budget that the gradients alone would exceed.
+    /// Like [`with_optimizer`](Self::with_optimizer), with any of these updates in a plan; [`Step::update`] returns its own. The
+    /// optimizer is measured for each, with only a part of each large parameter, so that measuring stays within a budget that
+    /// the gradients alone would exceed.
     #[must_use]
     pub fn with_updates<O: Optimizer>(mut self, optimizer: &O, updates: Updates) -> Self {
         self.options.updates = updates;
         let with_state = optimizer::with_state(self.model, optimizer);
         let optimizer = optimizer.for_trial();
-        self.optimizer = Some(Box::new(move |model, update, meter, trial| {
-            optimizer::measured(model, (&optimizer, &with_state), (update, trial), meter)
+        self.optimizer = Some(Box::new(move |model, update, meter| {
+            optimizer::measured(model, (&optimizer, &with_state), update, meter)
         }));
         self
     }
@@ -184,7 +180,7 @@ where
     /// budget of a step on the CPU counts it.
     #[must_use]
     pub fn with_comparison(mut self, how: Comparison) -> Self {
-        self.comparison = how;
+        self.options.comparison = how;
         self
     }
 
@@ -396,26 +392,18 @@ where
             None => own_meter(&device)?,
         };
         let allowed = self.options.updates.each();
-        let trial = match allowed.len() {
-            1 => Trial::Whole,
-            _ => Trial::Parts,
-        };
         let measure = self.optimizer;
         let either = [Update::After, Update::InBackward].map(|update| match &measure {
-            Some(measure) if allowed.contains(&update) => {
-                measure(self.model, update, &*meter, trial)
-            }
+            Some(measure) if allowed.contains(&update) => measure(self.model, update, &*meter),
             _ => UpdateCosts::default(),
         });
         // The last one's program has every operation.
         let update = allowed.last().copied().unwrap_or_default();
-        let updates = either[update as usize].clone();
-        self.recorded.0.set_update(update);
+        let divided = either[update as usize].shards.clone();
+        self.recorded.0.update = update;
         let on_host = meter.read().reserved_bytes.is_none();
-        let how = self.comparison;
-        let (comparison, comparison_bytes) = if how == Comparison::Never {
-            let time = Duration::ZERO;
-            (Compared { how, time }, Bytes::ZERO)
+        let (comparison_time, comparison_bytes) = if self.options.comparison == Comparison::Never {
+            (Duration::ZERO, Bytes::ZERO)
         } else {
             free_dead_nodes(&device);
             let host = on_host.then_some(&*meter);
@@ -431,10 +419,9 @@ where
             drop(Recording::new(taken, update));
             let peak = host.map(|meter| meter.read().peak_in_use_bytes);
             let bytes = peak.unwrap_or_default() - before.unwrap_or_default();
-            (Compared { how, time }, bytes)
+            (time, bytes)
         };
         let model = self.model;
-        let divided = updates.shards.clone();
         let mut state = OptimizerState::Whole;
         if divided.is_some() {
             // It stays so.
@@ -456,7 +443,6 @@ where
                 way: Way { update, state },
                 ..Chosen::default()
             },
-            updates,
             either,
             on_host,
             meter,
@@ -464,7 +450,7 @@ where
                 true => autodiff_time::per_operation(&device),
                 false => Seconds(0.0),
             },
-            comparison,
+            comparison_time,
             device,
             room: None,
         };

@@ -72,7 +72,7 @@ impl Recording {
         let fingerprint = taken.fingerprint();
         let given = taken.parameters.iter().map(|parameter| parameter.tensor);
         let given = given
-            .chain(taken.inputs.iter().map(|input| input.tensor))
+            .chain(taken.inputs.iter().map(|input| input.id))
             .chain(taken.constants.iter().map(|(id, _)| *id));
         let gradients = taken.parameters.iter().filter_map(|one| one.gradient);
         let outputs = gradients
@@ -93,7 +93,7 @@ impl Recording {
             numbering.add(parameter.tensor, shape, *dtype);
         }
         for input in &taken.inputs {
-            numbering.add(input.tensor, &input.shape, input.dtype);
+            numbering.add(input.id, &input.shape, input.dtype);
         }
         for (id, data) in &taken.constants {
             numbering.add(*id, data.shape(), data.dtype());
@@ -133,7 +133,7 @@ impl Recording {
         parameters.shrink_to_fit();
         let constants = taken.constants.into_iter();
         let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
-        let inputs = taken.inputs.iter().map(|input| number(input.tensor));
+        let inputs = taken.inputs.iter().map(|input| number(input.id));
         let auxiliary = taken.auxiliary_tensors.into_iter().map(number);
         let input_gradients = taken.input_gradients.iter();
         let statistics = taken.statistics.into_iter();
@@ -219,11 +219,6 @@ impl Recording {
         parameters
             .chain(self.inputs.iter().copied())
             .chain(constants)
-    }
-
-    /// Sets when parameters are updated.
-    pub(super) fn set_update(&mut self, update: Update) {
-        self.update = update;
     }
 
     /// The parameters that the step itself updates, in the order of their updates in graphs.

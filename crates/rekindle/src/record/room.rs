@@ -53,9 +53,8 @@ impl Room {
         if bound.saturating_add(need.0) > self.budget {
             *bound = self.meter.held().0;
             if bound.saturating_add(need.0) > self.budget {
-                self.meter.trim();
+                *bound = self.meter.trim().0;
                 self.trims.fetch_add(1, Relaxed);
-                *bound = self.meter.held().0;
             }
         }
         *bound = bound.saturating_add(need.0);
@@ -92,8 +91,9 @@ mod tests {
             PeakMemory::default()
         }
 
-        fn trim(&self) {
+        fn trim(&self) -> Bytes {
             self.trimmed.store(true, Relaxed);
+            self.held()
         }
     }
 

@@ -29,7 +29,6 @@ use super::{
     profile::StepProfile,
     ranks::{StepRanks, failures},
     recording::{Parameter, Recording},
-    room::Room,
     staged::StagedPlan,
     step_plan::StepPlan,
     update::Update,
@@ -54,7 +53,7 @@ where
     F: Fn(&M, I) -> R,
 {
     pub(super) fn new(step: F, planning: Planning, first: PlannedRecording<R::Auxiliary>) -> Self {
-        let compares = planning.comparison.how != Comparison::Never;
+        let compares = planning.options.comparison != Comparison::Never;
         Self {
             step,
             planning,
@@ -97,9 +96,11 @@ where
         budget: Option<Size>,
         planner: Planner,
     ) -> Result<Self, RecordError> {
-        let planned = match budget {
-            Some(budget) => self.plan_share(budget, planner, false),
-            None => self.plan_in(&self.planning.ways(false), None, planner.into(), false),
+        let plain = self.plan().plain_peak;
+        let ways = self.planning.ways(budget.is_some());
+        let planned = match budget.map(|budget| budget.of(Some(plain))).transpose() {
+            Ok(bytes) => self.plan_in(&ways, bytes, planner.into(), false),
+            Err(error) => Err(error.into()),
         };
         let failed = match &self.ranks {
             Some(ranks) => failures(&*ranks.reducer, 0, planned.err()).1,
@@ -306,7 +307,7 @@ where
     /// The assignment of parameters to ranks, if they divide the optimizer's state in this plan.
     #[doc(hidden)]
     pub fn shards(&self) -> Option<Shards> {
-        self.planning.updates.shards.clone()
+        self.planning.updates().shards
     }
 
     /// Sets whether the next steps read memory after every [`Span`](rekindle_plan::graph::Span) of their program, for
@@ -352,7 +353,7 @@ where
     /// pools that might exceed the budget are trimmed. No effect without a budget or without pools.
     #[doc(hidden)]
     pub fn make_room(&self, bytes: Bytes) {
-        if let Some(room) = self.planning.room() {
+        if let Some(room) = &self.planning.room {
             room.make(bytes);
         }
     }
@@ -360,7 +361,7 @@ where
     /// Number of times the pools were trimmed to stay within the budget.
     #[doc(hidden)]
     pub fn trims(&self) -> u64 {
-        self.planning.room().map_or(0, Room::trims)
+        self.planning.room.as_ref().map_or(0, |room| room.trims())
     }
 
     /// The measured graph and the program of the last step, for inspection and for planning again.

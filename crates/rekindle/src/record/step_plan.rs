@@ -4,7 +4,7 @@ use std::fmt;
 
 use rekindle_plan::{
     Bytes, Planner, Seconds,
-    graph::{Exchanged, GraphPlan, Link, OnDevice, Ring, Simulated},
+    graph::{Exchanged, GraphPlan, Link, Ring, Simulated},
 };
 use serde::{Deserialize, Serialize};
 
@@ -76,9 +76,6 @@ pub struct Offload {
     pub to_device_bytes: Bytes,
     /// What the copies take of the step's time: nothing is computed meanwhile.
     pub transfer_s: Seconds,
-    /// What the same planner finds with every tensor on the device, the peak counted as the plan's; `null` where no tensor
-    /// goes to the host.
-    pub on_device: Option<OnDevice>,
     /// The link, as it was measured.
     pub link: Link,
 }
@@ -111,7 +108,6 @@ impl StepPlan {
                 to_host_bytes: run.offloaded,
                 to_device_bytes: run.fetched,
                 transfer_s: run.transfer_time,
-                on_device: plan.on_device,
                 link,
             }),
             exchange: None,
@@ -122,14 +118,8 @@ impl StepPlan {
 
     /// Adds permanently held bytes.
     pub(super) fn add_held(&mut self, bytes: Bytes) {
-        let on_device = self.offload.as_mut().and_then(|one| one.on_device.as_mut());
-        let peaks = [&mut self.predicted_peak, &mut self.plain_peak];
-        for peak in peaks
-            .into_iter()
-            .chain(on_device.map(|other| &mut other.peak))
-        {
-            *peak += bytes;
-        }
+        self.predicted_peak += bytes;
+        self.plain_peak += bytes;
     }
 }
 

@@ -1,6 +1,6 @@
 //! When a step updates its parameters.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
 use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -24,20 +24,6 @@ impl fmt::Display for Update {
             Self::After => "after",
             Self::InBackward => "in-backward",
         })
-    }
-}
-
-impl FromStr for Update {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "after" => Ok(Self::After),
-            "in-backward" => Ok(Self::InBackward),
-            _ => Err(format!(
-                "unknown update {text:?}; expected after or in-backward"
-            )),
-        }
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct UpdateCosts {
     pub(super) each: Arc<HashMap<ParamId, [OptimizerCost; 2]>>,
     /// Whether the first update creates state in the storage of gradients, which may be larger than their numbers.
     pub(super) keeps_storage: bool,
+    /// Bytes that burn's graph keeps of each updated parameter until the next backward pass.
+    pub(super) node_bytes: Bytes,
     /// The assignment of parameters to ranks, if ranks divide the updates: updates of other ranks cost nothing here.
     pub(super) shards: Option<Shards>,
 }
@@ -71,10 +73,10 @@ impl UpdateCosts {
     }
 
     /// Temporary bytes of updates after the step, besides gradients and state. Updates run one after another, and each
-    /// frees its gradient.
+    /// frees its gradient and leaves nodes in burn's graph.
     fn after(&self, recording: &Recording) -> Bytes {
         let turned = recording.turned();
-        let (mut freed, mut most) = (Bytes::ZERO, Bytes::ZERO);
+        let (mut freed, mut nodes, mut most) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
         for parameter in &recording.parameters {
             // A rank that divides the updates with others makes only its own.
             let own = self.each.contains_key(&parameter.id) && self.is_own(parameter.id);
@@ -82,7 +84,8 @@ impl UpdateCosts {
                 continue;
             };
             let cost = self.of(parameter.id, turned.contains(&parameter.tensor));
-            most = most.max(cost.temp_bytes - freed);
+            most = most.max(nodes + cost.temp_bytes - freed);
+            nodes += self.node_bytes;
             freed += Bytes(recording.tensors.value_bytes(gradient));
         }
         most

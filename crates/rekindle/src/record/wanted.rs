@@ -2,13 +2,10 @@
 
 use rekindle_plan::{
     Bytes, Planner, Request,
-    graph::{Graph, GraphPlan, GraphPlanError, Link, OnDevice, OperationId, TensorId, plan_graph},
+    graph::{Graph, GraphPlan, GraphPlanError, Link, OperationId, TensorId, plan_graph},
 };
 
-use super::{
-    RecordError,
-    options::{RESERVE, with_reserve},
-};
+use super::{RecordError, options::RESERVE};
 
 /// Plans in another process, or returns `None` if that is impossible. Planners take memory, which on the CPU backend
 /// counts towards the budget.
@@ -81,30 +78,6 @@ impl Wanted {
             _ => Ok(plan),
         }
     }
-}
-
-/// The requested plan within a number of bytes, or the one with the smallest peak, and whether it fits. `apart` bytes are
-/// in use before or after the step.
-pub(super) fn chosen(
-    graph: &Graph,
-    apart: Bytes,
-    wanted: &Wanted,
-    within: Option<Bytes>,
-    (elsewhere, link): (Option<PlanElsewhere>, Option<Link>),
-) -> Result<(GraphPlan, bool), RecordError> {
-    let planned = wanted.plan(graph, within, elsewhere, link);
-    let (plan, fits) = fitting(planned, apart, within)?;
-    let on_device = plan.on_device.map(|other| {
-        let peak = other.peak.max(apart);
-        OnDevice {
-            peak: match other.time {
-                Some(_) => peak,
-                None => with_reserve(peak),
-            },
-            ..other
-        }
-    });
-    Ok((GraphPlan { on_device, ..plan }, fits))
 }
 
 /// A planner's plan, or its one with the smallest peak, and whether it fits; `apart` bytes are in use before or after the

@@ -201,7 +201,11 @@ pub(super) fn planned_in<A>(
     let mut made = |way| {
         let planning = Planning {
             budget,
-            ..planning.in_way(way)
+            chosen: Chosen {
+                way,
+                ..Chosen::default()
+            },
+            ..planning.clone()
         };
         measured.update_as(&planning);
         planned(&planning, measured.clone()).map(|plan| (planning, plan))
@@ -257,8 +261,8 @@ impl<A> MeasuredRecording<A> {
     pub(super) fn update_as(self: &mut Rc<Self>, planning: &Planning) {
         // No plan holds it now.
         if let Some(measured) = Rc::get_mut(self) {
-            measured.costs.updates = planning.updates.clone();
-            measured.recording.set_update(planning.chosen.way.update);
+            measured.costs.updates = planning.updates();
+            measured.recording.update = planning.chosen.way.update;
         }
     }
 }

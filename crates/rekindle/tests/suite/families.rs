@@ -161,7 +161,7 @@ where
     let step = match share {
         None => recorded().plain(),
         Some(share) => match recorded().within(share) {
-            Err(RecordError::InfeasibleShare { smallest, .. }) => recorded().within(smallest),
+            Err(RecordError::Infeasible { smallest, .. }) => recorded().within(smallest),
             step => step,
         },
     };

@@ -200,14 +200,10 @@ impl<'a> Cut<'a> {
         let last = if loss == 0 { 0 } else { x[loss] };
         let both = forward.clone().chain(backward.clone());
         let peak = self.peak(forward.clone(), |span| span.last_read >= forward.end);
-        let (updating, update_temp) = self.updates_of(backward);
-        let peak_of_both = update_temp
-            + self.peak(both, |span| {
-                span.output || span.updating || span.last_read >= backward.end
-            });
+        let (backward_s, peak_of_both) = self.backward_cost(backward, both);
         let loss = LossCost {
             forward_s: self.seconds(forward),
-            backward_s: self.seconds(backward) + updating,
+            backward_s,
             forward_temp_bytes: Bytes(peak),
             backward_temp_bytes: Bytes(peak_of_both.saturating_sub(last)),
         };
@@ -235,15 +231,11 @@ impl<'a> Cut<'a> {
         let saved = own.filter(|span| !span.held && saves(span));
         let saved = saved.map(|span| span.bytes).sum::<u64>().max(x[i + 1]);
         let grad = self.outputs_of(backward);
-        let (updating, update_temp) = self.updates_of(backward);
-        let made = update_temp
-            + self.peak(backward.clone(), |span| {
-                span.output || span.updating || span.last_read >= backward.end
-            });
+        let (backward_s, made) = self.backward_cost(backward, backward.clone());
         Stage {
             name: i.to_string(),
             forward_s: self.seconds(forward),
-            backward_s: self.seconds(backward) + updating,
+            backward_s,
             output_bytes: Bytes(x[i + 1]),
             saved_bytes: Bytes(saved),
             forward_temp_bytes: Bytes(self.peak(forward.clone(), leaves).saturating_sub(x[i + 1])),
@@ -261,9 +253,13 @@ impl<'a> Cut<'a> {
             .sum()
     }
 
-    /// The cost of the updates that read outputs of some backward operations: the sum of their seconds, and the maximum
-    /// of their temporary bytes.
-    fn updates_of(&self, range: &Range<usize>) -> (Seconds, u64) {
+    /// The seconds of some backward operations, and the peak of the bytes made by `places`, which end with them; both with
+    /// the updates that read their outputs.
+    fn backward_cost(
+        &self,
+        range: &Range<usize>,
+        places: impl Iterator<Item = usize> + Clone,
+    ) -> (Seconds, u64) {
         let updates = self.graph.operations[self.graph.recorded_operations()..].iter();
         let made = |input: &TensorId| {
             let maker = self.index.maker(*input).map(OperationId::index);
@@ -271,8 +267,10 @@ impl<'a> Cut<'a> {
         };
         let here = updates.filter(|update| update.inputs.iter().any(made));
         let most = here.clone().map(|update| update.temp_bytes.0).max();
-        let seconds = here.map(|update| update.seconds).sum();
-        (seconds, most.unwrap_or_default())
+        let seconds: Seconds = here.map(|update| update.seconds).sum();
+        let stays = |span: &Span| span.output || span.updating || span.last_read >= range.end;
+        let peak = most.unwrap_or_default() + self.peak(places, stays);
+        (self.seconds(range) + seconds, peak)
     }
 
     fn bytes(&self, bases: &[TensorId]) -> u64 {

@@ -4,8 +4,8 @@ use rekindle_plan::{Bytes, PlanError, Planner, Request, graph::GraphPlanError};
 
 use super::{
     super::{
-        Frontier, Job, MeasuredStep, Order, Planned, RunError, ScheduleRequest, frontier::frontier,
-        terms::Terms,
+        Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier,
+        measured_step::Terms,
     },
     shown::{named, planned},
 };
@@ -14,7 +14,7 @@ use crate::{
     history::PENDING,
     settings::OnNonFinite,
 };
-use rekindle::record::{RecordError, Update, Wanted};
+use rekindle::record::{RecordError, Update};
 
 /// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.
 const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
@@ -53,18 +53,19 @@ impl Engine {
             Some(_) => Bytes::ZERO,
             None => RUN_DIR_BYTES,
         };
-        step.plan_anew(asked.budget(), asked)
+        step.plan_anew(asked.budget(), asked.wanted()?)
             .map_err(|error| refused(error, asked, more, |any| step.smallest_budget(any)))?;
         Ok(self.planned(job, asked))
     }
 
     /// Fails if a schedule that was made before is for another step.
     fn check(&self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<(), RunError> {
-        let ScheduleRequest::Given { order, check, .. } = asked else {
+        let ScheduleRequest::Given(file) = asked else {
             return Ok(());
         };
         let staged = self.step.staged_plan();
-        check(&named(staged.chain, &staged.marks, &self.stages)).map_err(RunError::OtherModel)?;
+        file.check(&named(staged.chain, &staged.marks, &self.stages))?;
+        let order = file.order()?;
         if !order.offloaded.is_empty() && job.host.is_none() {
             return Err(RunError::OtherModel(
                 "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`".into(),
@@ -81,7 +82,7 @@ impl Engine {
     /// If no plan fits.
     pub(crate) fn plan_again(&mut self, job: &Job<'_>, budget: Bytes) -> Result<Planned, RunError> {
         let asked = ScheduleRequest::Plan(Request::within(budget));
-        let planned = self.step.plan_again(Some(budget), &asked);
+        let planned = self.step.plan_again(Some(budget), Planner::Auto);
         planned.map_err(|error| refused(error, &asked, Bytes::ZERO, |_| None))?;
         Ok(self.planned(job, &asked))
     }
@@ -115,24 +116,6 @@ impl Engine {
         frontier(request, |request| {
             self.plan(job, &ScheduleRequest::Plan(request))
         })
-    }
-}
-
-impl From<&Order> for Wanted {
-    fn from(order: &Order) -> Self {
-        Self::Operations {
-            operations: order.operations.clone(),
-            offloaded: order.offloaded.clone(),
-        }
-    }
-}
-
-impl From<&ScheduleRequest> for Wanted {
-    fn from(asked: &ScheduleRequest) -> Self {
-        match asked {
-            ScheduleRequest::Plan(request) => request.planner.into(),
-            ScheduleRequest::Given { order, .. } => order.into(),
-        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use rekindle_plan::{Action, Bytes, Chain, OptimizerCost, Parts, Seconds, graph::OnDevice};
+use rekindle_plan::{Action, Bytes, Chain, OptimizerCost, Parts, Planner, Seconds};
 
-use super::super::{Order, Planned, planned::numbers, terms::Terms};
+use super::super::{Order, Planned, measured_step::Terms, planned::numbers};
 use crate::timeline::{Prediction, at_update};
 use rekindle::record::{Offload, StagedPlan, StepExchange, StepPlan};
 
@@ -49,10 +49,6 @@ pub(in super::super) fn planned(
                 to_host_bytes: Bytes(offload.to_host_bytes.0 * parts),
                 to_device_bytes: Bytes(offload.to_device_bytes.0 * parts),
                 transfer_s: offload.transfer_s * parts as f64,
-                on_device: offload.on_device.map(|other| OnDevice {
-                    time: other.time.map(whole_step),
-                    ..other
-                }),
                 ..offload
             }
         }),
@@ -63,11 +59,19 @@ pub(in super::super) fn planned(
         state: plan.state,
         update: staged.update,
         in_backward_because: plan.in_backward_because,
-        planner: planner.unwrap_or_else(|| plan.planner.to_string()),
+        planner: planner.unwrap_or_else(|| asked_as(plan.planner).to_string()),
         chain: staged.chain,
         budget: plan.budget,
         param_count: terms.param_count,
         prediction,
+    }
+}
+
+/// The planner by the name that asks for it: single operations are planned by `auto`.
+pub(in super::super) fn asked_as(planner: Planner) -> Planner {
+    match planner {
+        Planner::Graph => Planner::Auto,
+        other => other,
     }
 }
 

@@ -3,24 +3,20 @@
 use rekindle_plan::{Bytes, PlanError};
 
 use super::{
-    super::{Observer, OutOfMemory, Planned, PlannedAgain, RunError},
+    super::{Event, Notice, OutOfMemory, Planned, RunError},
     Session, reserve,
 };
-use crate::{device::probe, run_dir::Notice, shortage::Shortage, train_error::TrainError};
+use crate::{device::probe, shortage::Shortage, train_error::TrainError};
 use rekindle::{meter::Count, record::RecordError};
 
 impl Session<'_> {
     /// Prepares to run the same batch again, if possible; ranks that have not failed wait for those that plan again.
-    pub(super) fn again(
-        &mut self,
-        error: TrainError,
-        observer: &mut dyn Observer,
-    ) -> Result<(), RunError> {
+    pub(super) fn again(&mut self, error: TrainError) -> Result<(), RunError> {
         let step = self.trainer.steps_done() + 1;
         match error {
-            TrainError::Short(shortage) => self.plan_smaller(shortage, observer),
+            TrainError::Short(shortage) => self.plan_smaller(shortage),
             TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
-                self.go_back(shortage, error, observer)
+                self.go_back(shortage, error)
             }
             TrainError::ShortAfterUpdates { error, .. } => Err(self.at_stage(error.into())),
             TrainError::Recorded(RecordError::Choosing { budget, needed })
@@ -28,17 +24,17 @@ impl Session<'_> {
             {
                 // A traced step waits after each span, so other operations are fused in it.
                 self.traced = None;
-                observer.notified(&Notice::NotTraced {
+                (self.tell)(Event::Noticed(&Notice::NotTraced {
                     step,
                     needed,
                     budget,
-                });
+                }));
                 Ok(())
             }
             TrainError::Recorded(RecordError::Choosing { budget, needed })
                 if self.planned.offload.is_some_and(|one| one.tensors > 0) =>
             {
-                self.plan_without_offload(budget, needed, observer)
+                self.plan_without_offload(budget, needed)
             }
             error if error.is_of_another_rank() && !error.is_partly_updated() => Ok(()),
             error => Err(self.at_stage(error)),
@@ -46,15 +42,10 @@ impl Session<'_> {
     }
 
     /// Switches to a plan with less memory for the next step.
-    pub(super) fn plan_smaller(
-        &mut self,
-        shortage: Shortage,
-        observer: &mut dyn Observer,
-    ) -> Result<(), RunError> {
+    pub(super) fn plan_smaller(&mut self, shortage: Shortage) -> Result<(), RunError> {
         // Reset the recorded failure; planning may also need a reserve.
         self.meter.keep_reserve(reserve(self.trainer.engine()));
-        let before = self.within.or(self.planned.budget);
-        let peak = self.trainer.planned_peak();
+        let (before, peak) = (self.within, self.planned_peak);
         let left = match shortage {
             Shortage::Device { .. } => {
                 if !self.trainer.is_readable() {
@@ -83,23 +74,13 @@ impl Session<'_> {
             Err(None) => return Err(self.out_of_memory(shortage, None)),
             Err(Some(error)) => return Err(error),
         };
-        self.run_by(
-            planned,
-            (before.unwrap_or(peak), budget),
-            &shortage,
-            observer,
-        );
+        self.run_by(planned, (before.unwrap_or(peak), budget), &shortage);
         Ok(())
     }
 
     /// Switches to a plan that keeps all tensors on the device, because kernels for those that come back from the host
     /// cannot be chosen within the budget. The error says so if no such plan fits.
-    fn plan_without_offload(
-        &mut self,
-        budget: Bytes,
-        needed: Bytes,
-        observer: &mut dyn Observer,
-    ) -> Result<(), RunError> {
+    fn plan_without_offload(&mut self, budget: Bytes, needed: Bytes) -> Result<(), RunError> {
         let engine = self.trainer.engine_mut();
         engine.step.forbid_offload();
         let planned = engine.plan_again(self.job, budget);
@@ -110,19 +91,13 @@ impl Session<'_> {
             other => other,
         })?;
         let shortage = Shortage::Choosing { needed, budget };
-        self.run_by(planned, (budget, budget), &shortage, observer);
+        self.run_by(planned, (budget, budget), &shortage);
         Ok(())
     }
 
     /// Runs the next step by a new plan.
-    fn run_by(
-        &mut self,
-        planned: Planned,
-        (before, budget): (Bytes, Bytes),
-        shortage: &Shortage,
-        observer: &mut dyn Observer,
-    ) {
-        observer.planned_again(&PlannedAgain {
+    fn run_by(&mut self, planned: Planned, (before, budget): (Bytes, Bytes), shortage: &Shortage) {
+        (self.tell)(Event::PlannedAgain {
             step: self.trainer.steps_done() + 1,
             shortage,
             before,
@@ -130,8 +105,8 @@ impl Session<'_> {
             planned: &planned,
         });
         self.meter.keep_reserve(reserve(self.trainer.engine()));
-        self.trainer.run_by(planned.peak);
         self.within = Some(budget);
+        self.planned_peak = planned.peak;
         self.adopt(planned);
     }
 
@@ -141,20 +116,19 @@ impl Session<'_> {
         &mut self,
         shortage: Shortage,
         error: RecordError,
-        observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
         let files = self.files.as_mut();
-        let snapshot = files.map(|files| files.go_back(&mut |notice| observer.notified(notice)));
+        let snapshot = files.map(|files| files.go_back(self.tell));
         let Some(mut snapshot) = snapshot.transpose()?.flatten() else {
             return Err(self.at_stage(error.into()));
         };
         let failed = self.trainer.steps_done() + 1;
         self.trainer.go_back(&mut snapshot)?;
         let to = self.trainer.steps_done();
-        observer.notified(&Notice::WentBack { failed, to });
+        (self.tell)(Event::Noticed(&Notice::WentBack { failed, to }));
         self.progress = snapshot.progress().clone();
         self.resumed_at = self.resumed_at.map(|step| step.min(to));
-        self.plan_smaller(shortage, observer)
+        self.plan_smaller(shortage)
     }
 
     /// Device memory available to a plan: the memory that the run holds, and free memory.
@@ -164,11 +138,10 @@ impl Session<'_> {
     }
 
     /// Reports that a step has planned itself again, within the same budget.
-    pub(super) fn planned_by_step(&mut self, by: Bytes, observer: &mut dyn Observer) {
-        let budget = self.within.or(self.planned.budget);
-        if let Some(budget) = budget {
+    pub(super) fn planned_by_step(&mut self, by: Bytes) {
+        if let Some(budget) = self.within {
             let planned = self.trainer.engine().current(self.job, None);
-            observer.planned_again(&PlannedAgain {
+            (self.tell)(Event::PlannedAgain {
                 step: self.trainer.steps_done(),
                 shortage: &Shortage::Grown { by, budget },
                 before: budget,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{
-    super::{Observer, RunError},
+    super::{Event, RunError},
     Session,
 };
 use crate::run_dir::SnapshotEvery;
@@ -22,7 +22,7 @@ impl Session<'_> {
     }
 
     /// Takes a snapshot, unless the state is not finite; then writes the record.
-    pub(super) fn save(&mut self, observer: &mut dyn Observer) -> Result<(), RunError> {
+    pub(super) fn save(&mut self) -> Result<(), RunError> {
         self.tried = Instant::now();
         let (trainer, sharded) = (&self.trainer, self.trainer.is_sharded());
         if self.files.is_none() && !sharded {
@@ -33,8 +33,11 @@ impl Session<'_> {
             found = self.job.ranks.first(found)?;
         }
         if let Some(what) = found {
-            observer.snapshot_withheld(trainer.steps_done(), &what);
-            self.write_record(observer);
+            (self.tell)(Event::SnapshotWithheld {
+                step: trainer.steps_done(),
+                what: &what,
+            });
+            self.write_record();
             return Ok(());
         }
         if let Some(files) = &mut self.files {
@@ -42,35 +45,30 @@ impl Session<'_> {
                 &self.fingerprint,
                 &self.progress,
                 |to| trainer.save(to),
-                &mut |notice| observer.notified(notice),
+                self.tell,
             );
         }
         if sharded {
             trainer.end_save().map_err(RunError::from)?;
         }
-        self.write_record(observer);
+        self.write_record();
         Ok(())
     }
 
     /// Writes the record of an unfinished run.
-    pub(super) fn write_record(&mut self, observer: &mut dyn Observer) {
+    pub(super) fn write_record(&mut self) {
         if self.files.is_none() {
             return;
         }
         let record = self.record(self.predicted_plain(), true);
         if let Some(files) = &mut self.files {
-            files.write_record(&record, &mut |notice| observer.notified(notice));
+            files.write_record(&record, self.tell);
         }
     }
 
     /// Before an error ends the run, writes a snapshot for resuming, if the model is `whole`. The original error is
     /// reported even if files cannot be written.
-    pub(super) fn ended(
-        &mut self,
-        error: RunError,
-        whole: bool,
-        observer: &mut dyn Observer,
-    ) -> RunError {
+    pub(super) fn ended(&mut self, error: RunError, whole: bool) -> RunError {
         let ranks = &self.job.ranks;
         let saves = match self.trainer.is_sharded() {
             // That takes all ranks.
@@ -78,8 +76,8 @@ impl Session<'_> {
             false => whole,
         };
         match saves {
-            true => drop(self.save(observer)),
-            false => self.write_record(observer),
+            true => drop(self.save()),
+            false => self.write_record(),
         }
         error
     }

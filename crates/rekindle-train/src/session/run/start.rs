@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
-    super::{Job, Observer, RunError, prepare::Built},
+    super::{Event, Job, Notice, RunError, Tell, prepare::Built},
     PHASED_STEPS, Session,
     growth::GrowthWatch,
     reserve,
@@ -12,7 +12,7 @@ use crate::{
     device::{DeviceId, OpenDevice},
     fingerprint::fingerprint,
     model::tie::tie,
-    run_dir::{Locked, Notice, RunDir, RunFiles},
+    run_dir::{Locked, RunDir, RunFiles},
     snapshot::Snapshot,
     step_times::StepTimes,
     tensors::Tensors,
@@ -25,7 +25,7 @@ impl<'a> Session<'a> {
         job: &'a Job<'a>,
         id: DeviceId,
         OpenDevice { device, meter }: OpenDevice,
-        observer: &mut dyn Observer,
+        tell: &'a mut Tell<'a>,
     ) -> Result<Self, RunError> {
         let settings = job.settings;
         let fingerprint = fingerprint(job.model, settings, job.train);
@@ -34,7 +34,7 @@ impl<'a> Session<'a> {
         let exchange_times = (!ranks.is_alone()).then(StepTimes::new);
         let opened = ranks
             .check(settings)
-            .and_then(|()| open_run_dir(job, &fingerprint, &mut times, observer));
+            .and_then(|()| open_run_dir(job, &fingerprint, &mut times, tell));
         let (files, snapshot) = ranks.settled(opened)?;
         ranks.settled(job.agree(&fingerprint))?;
         let mut snapshot = ranks.settled(ranks.snapshot(snapshot))?;
@@ -57,10 +57,13 @@ impl<'a> Session<'a> {
         built.model = ranks.parameters(built.model)?;
         // Reading creates separate tensors for tied weights.
         tie(&mut built.model);
-        let engine = built.record(job, &device, &meter, observer);
+        let engine = built.record(job, &device, &meter, tell);
         let mut engine = ranks.settled(engine)?;
         let planned = engine.plan(job, &job.schedule).and_then(|planned| {
-            observer.planned(&planned, progress.steps + 1);
+            tell(Event::Planned {
+                planned: &planned,
+                step: progress.steps + 1,
+            });
             if let Some(free) = job.free.filter(|free| planned.peak > *free) {
                 return Err(RunError::NotEnough {
                     peak: planned.peak,
@@ -77,27 +80,23 @@ impl<'a> Session<'a> {
             record.predicted_peak_bytes = planned.peak;
         });
         meter.keep_reserve(reserve(&engine));
-        let shards = engine.step.shards();
         let Built {
             model,
             shape,
             batches,
-            stages,
+            ..
         } = built;
         let trainer = Trainer::new(
+            job,
             model,
             shape.output(),
             engine,
-            settings.clone(),
             Arc::clone(&meter),
             device,
         );
         // Only now, because the plan counts the optimizer's state separately from the bytes in use during measuring.
         let resumed_at = snapshot.is_some().then_some(progress.steps);
         let trainer = trainer.map_err(RunError::from).and_then(|trainer| {
-            let trainer = trainer
-                .bounded(planned.budget, planned.count, planned.peak)
-                .among(ranks.clone(), shards);
             Ok(match &mut snapshot {
                 Some(snapshot) => trainer.resumed(progress.steps, snapshot)?,
                 None => trainer,
@@ -106,9 +105,12 @@ impl<'a> Session<'a> {
         let trainer = ranks.settled(trainer)?;
         Ok(Self {
             job,
+            tell,
             device: id,
             meter,
             batches,
+            within: planned.budget,
+            planned_peak: planned.peak,
             planned,
             trainer,
             phases: Vec::new(),
@@ -123,10 +125,9 @@ impl<'a> Session<'a> {
             resumed_at,
             fingerprint,
             files,
-            stages,
             nonfinite_steps: 0,
             overflow_steps: 0,
-            within: None,
+
             replans: 0,
             growth: GrowthWatch::default(),
             tried: Instant::now(),
@@ -139,18 +140,18 @@ fn open_run_dir(
     job: &Job<'_>,
     fingerprint: &str,
     times: &mut StepTimes,
-    observer: &mut dyn Observer,
+    tell: &mut Tell<'_>,
 ) -> Result<(Option<RunFiles>, Option<Snapshot>), RunError> {
     let (locked, snapshot) = match &job.run_dir {
         None => return Ok((None, None)),
         Some(RunDir::New(folder)) => (Locked::new_run(folder)?, None),
         Some(RunDir::Resume(folder)) => {
             let (locked, snapshot) = Locked::resumed(folder, |damaged| {
-                observer.notified(&Notice::Damaged(damaged));
+                tell(Event::Noticed(&Notice::Damaged(damaged)));
             })?;
             match &snapshot {
                 Some(snapshot) => snapshot.check(fingerprint, job.settings.steps)?,
-                None => observer.notified(&Notice::BeginsAgain(folder)),
+                None => tell(Event::Noticed(&Notice::BeginsAgain(folder))),
             }
             (locked, snapshot)
         }

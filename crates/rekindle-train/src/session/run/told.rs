@@ -10,12 +10,17 @@ use super::{
 use crate::{
     device::DeviceId,
     record::{ExchangeRecord, PeakInUse, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
+    step_times::StepTimes,
     timeline::{TimedExchange, Timeline},
+    trainer::raise,
 };
 
 /// Minimum length of a run, in plain steps, for which plain steps are measured by default: measuring takes about
 /// twenty.
 const WORTH_COMPARING: f64 = 200.0;
+
+/// Plain steps that are run for comparison; the first is not counted.
+const PLAIN_STEPS: usize = 6;
 
 impl Session<'_> {
     pub(super) fn record(&self, plain: PlainRun, interrupted: bool) -> RunRecord {
@@ -137,9 +142,16 @@ impl Session<'_> {
             let parts = samples.chunks_exact(micro_batch);
             parts.map(|samples| Ok(data.batch(samples)))
         };
-        let (peak, times) = self.trainer.plain_steps(parts)?;
+        self.trainer.run_plain()?;
+        let mut peak = self.trainer.no_peak();
+        let mut times = StepTimes::new();
+        for step in 0..PLAIN_STEPS {
+            let report = self.trainer.step(parts())?;
+            raise(&mut peak, &report.phases);
+            times.add(report.record.step_s, step > 0);
+        }
         Ok(PlainRun {
-            peak_bytes: peak.counted(self.planned.count),
+            peak_bytes: peak.counted(self.job.count),
             step_s: times.median(),
             measured: true,
             range_s: times.range(),

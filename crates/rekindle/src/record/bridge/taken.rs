@@ -5,7 +5,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use burn::tensor::{DType, Shape, TensorData};
+use burn::tensor::TensorData;
 use burn_backend::BackendTypes;
 use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::backends::Autodiff;
@@ -28,7 +28,7 @@ pub(in crate::record) struct Taken<A> {
     /// All tensors of the module, including running statistics, in the order of their first places.
     pub(in crate::record) parameters: Vec<TakenParameter>,
     /// The batch's tensors.
-    pub(in crate::record) inputs: Vec<TakenInput>,
+    pub(in crate::record) inputs: Vec<TensorIr>,
     /// The loss.
     pub(in crate::record) loss: TensorId,
     /// The auxiliary output, on the recording device, and its tensors.
@@ -55,13 +55,6 @@ pub(in crate::record) struct TakenParameter {
     pub(in crate::record) tensor: TensorId,
     /// Its gradient, if it trains and the loss depends on it.
     pub(in crate::record) gradient: Option<TensorId>,
-}
-
-/// A tensor of the batch.
-pub(in crate::record) struct TakenInput {
-    pub(in crate::record) tensor: TensorId,
-    pub(in crate::record) shape: Shape,
-    pub(in crate::record) dtype: DType,
 }
 
 impl<A> Taken<A> {
@@ -104,7 +97,7 @@ impl<A> Taken<A> {
             next: 0,
         };
         let given = self.parameters.iter_mut().map(|one| &mut one.tensor);
-        let given = given.chain(self.inputs.iter_mut().map(|input| &mut input.tensor));
+        let given = given.chain(self.inputs.iter_mut().map(|input| &mut input.id));
         given.for_each(|id| numbers.renumber(id));
         let (before, step) = self.operations.split_at_mut(self.start);
         for operation in step.iter_mut().chain(before) {

@@ -9,9 +9,9 @@ use burn::{
 use burn_backend::{AutodiffBackend, BackendTypes};
 use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensorKind};
-use burn_ir::TensorId;
+use burn_ir::{TensorId, TensorIr};
 
-use super::taken::{TakenInput, TakenParameter, TrackedBackend, TrackedFloat};
+use super::taken::{TakenParameter, TrackedBackend, TrackedFloat};
 use crate::{
     quiet,
     record::{
@@ -194,7 +194,7 @@ fn bool<const D: usize>(device: &Device, like: &Tensor<D, Bool>) -> (Tensor<D, B
 /// Replaces a batch's tensors by tensors on the recording device.
 pub(super) struct Inputs<'a> {
     map: &'a ToRecording,
-    pub(super) tensors: Vec<TakenInput>,
+    pub(super) tensors: Vec<TensorIr>,
     /// Leaves of the float tensors, in order.
     pub(super) leaves: Vec<TrackedFloat>,
     trains: bool,
@@ -211,12 +211,8 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    fn note(&mut self, tensor: TensorId, shape: Shape, dtype: DType) {
-        self.tensors.push(TakenInput {
-            tensor,
-            shape,
-            dtype,
-        });
+    fn note(&mut self, id: TensorId, shape: Shape, dtype: DType) {
+        self.tensors.push(TensorIr::uninit(id, shape, dtype));
     }
 }
 

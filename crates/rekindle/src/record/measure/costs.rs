@@ -1,10 +1,13 @@
 //! The costs of a recording's operations, and the graph that is planned with them.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+};
 
 use rekindle_plan::{
     Bytes, OptimizerCost, Seconds,
-    graph::{Graph, Operation, Tensor, TensorId},
+    graph::{Graph, Operation, Program, Tensor, TensorId},
 };
 
 use crate::record::{
@@ -15,6 +18,17 @@ use crate::record::{
     recording::Recording,
     update_costs::UpdateCosts,
 };
+
+/// Bytes on the host besides its place in the table for each tensor that is passed to the interpreter, and for each parameter
+/// that is updated on the way. Observed on the CPU backend.
+const GIVEN_BYTES: u64 = 256;
+const LENT_BYTES: u64 = 960;
+
+/// Bytes on the host for each tensor that the step returns: its place among the outputs.
+const HANDED_BYTES: u64 = 256;
+
+/// Bytes of a place in the interpreter's table: a tensor's id, its handle and a byte of the hash.
+const ENTRY_BYTES: u64 = 193;
 
 /// Assumed overhead of a tensor on the host in bytes, besides its numbers, when nothing is measured.
 const TENSOR_BYTES: u64 = 256;
@@ -204,13 +218,24 @@ impl Costs {
         &self.costs[self.group[number] as usize]
     }
 
-    /// Bytes held besides tensors: the overhead of all views, without the storage that they share, and scratch memory
-    /// that threads may still take.
-    pub(crate) fn beside_tensors(&self) -> Bytes {
-        let costs = (0..self.group.len()).map(|number| self.of(number));
-        let views = costs.filter(|cost| cost.view);
-        let views: Bytes = views.map(|cost| Bytes(cost.output_bytes)).sum();
-        views + Bytes(self.scratch_bytes)
+    /// Bytes held on the host while a program runs, besides the tensors' storage: the interpreter's table, the headers of
+    /// views, and scratch memory that threads may still take.
+    pub(crate) fn beside_tensors(&self, recording: &Recording, program: &Program) -> Bytes {
+        let given = recording.given().count();
+        let lent = recording.updated().count() as u64;
+        // What the step returns leaves the table.
+        let others: HashSet<usize> = recording.given().chain(recording.outputs()).collect();
+        let mut bytes = vec![0; recording.tensors.len()];
+        for (number, one) in recording.operations.iter().enumerate() {
+            let cost = self.of(number);
+            for output in one.outputs().filter(|_| cost.view) {
+                bytes[output] = cost.output_bytes;
+            }
+        }
+        let (entries, views) = most_at_once(recording, program, &others, &bytes);
+        let table =
+            table_bytes(given, given + entries) + given as u64 * GIVEN_BYTES + lent * LENT_BYTES;
+        Bytes(table + views + self.scratch_bytes)
     }
 
     /// Bytes that an operation takes while it runs: its outputs and temporary bytes.
@@ -245,7 +270,8 @@ impl Costs {
         for given in recording.given() {
             tensors[given].given = true;
         }
-        for output in recording.outputs() {
+        let returned: HashSet<usize> = recording.outputs().collect();
+        for &output in &returned {
             tensors[output].output = true;
         }
         let mut last_ordered: Option<TensorId> = None;
@@ -254,7 +280,8 @@ impl Costs {
         let operations = operations.map(|(number, one)| {
             let cost = self.of(number);
             for (output, bytes) in self.output_bytes(recording, number) {
-                tensors[output].bytes = bytes;
+                let handed = u64::from(returned.contains(&output)) * HANDED_BYTES;
+                tensors[output].bytes = bytes + Bytes(handed);
             }
             let mut inputs: Vec<TensorId> = one.inputs().map(id).collect();
             let mut outputs: Vec<TensorId> = one.outputs().map(id).collect();
@@ -315,6 +342,48 @@ impl Costs {
             fixed_bytes: fixed,
         }
     }
+}
+
+/// The most tensors besides `others` that a program has made and not yet freed at one time, and the most of `bytes` that
+/// these have.
+fn most_at_once(
+    recording: &Recording,
+    program: &Program,
+    others: &HashSet<usize>,
+    bytes: &[u64],
+) -> (usize, u64) {
+    let mut alive = vec![false; bytes.len()];
+    let (mut now, mut most) = ((0, 0), (0, 0));
+    for (step, operation) in program.operations().iter().enumerate() {
+        if operation.index() < recording.operations.len() {
+            // A tensor that is read and was not made was fetched from the host.
+            let tensors = recording.operations.get(operation.index()).tensors();
+            for tensor in tensors.filter(|one| !others.contains(one)) {
+                if !mem::replace(&mut alive[tensor], true) {
+                    now = (now.0 + 1, now.1 + bytes[tensor]);
+                }
+            }
+        }
+        most = (most.0.max(now.0), most.1.max(now.1));
+        let freed = program.frees(step).iter().map(|one| one.index());
+        for tensor in freed.filter(|&one| one < bytes.len()) {
+            if mem::take(&mut alive[tensor]) {
+                now = (now.0 - 1, now.1 - bytes[tensor]);
+            }
+        }
+    }
+    most
+}
+
+/// The most bytes of a hash table that grows from `first` entries to `last`: seven eighths of its places may be taken, and
+/// while it grows it has its old places, too.
+fn table_bytes(first: usize, last: usize) -> u64 {
+    let places = |entries: usize| (entries * 8 / 7 + 1).next_power_of_two() as u64;
+    let before = match places(first) < places(last) {
+        true => places(last) / 2,
+        false => 0,
+    };
+    (places(last) + before) * ENTRY_BYTES
 }
 
 /// Bytes of the numbers of all outputs.

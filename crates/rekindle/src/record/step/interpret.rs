@@ -42,14 +42,15 @@ where
         let costs = &planned.measured.costs;
         let mut tensors = returned;
         let mut host = Host::default();
-        let room = self.planning.room();
+        let room = self.planning.room.as_deref();
         let make_room = |bytes: Bytes| {
             if let Some(room) = room {
                 room.make(bytes);
             }
         };
+        let updates = self.planning.updates();
         let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
-            let cost = self.planning.updates.of(one.id, true);
+            let cost = updates.of(one.id, true);
             make_room(cost.temp_bytes + cost.state_bytes);
             update(one, gradient, interpreter)
         };

@@ -8,8 +8,7 @@ use rekindle_plan::{Bytes, Planner};
 use super::state::{Current, State, Step};
 use crate::{
     record::{
-        Comparison, RecordError,
-        bridge::{self, Taken},
+        Comparison, RecordError, bridge,
         given::{given, shapes},
         measure::Known,
         measured::MeasuredRecording,
@@ -20,7 +19,7 @@ use crate::{
         wanted::Wanted,
         ways::{Ways, planned_in},
     },
-    size::{Budget, Size},
+    size::Budget,
     step_result::StepResult,
     tensor_tree::TensorTree,
 };
@@ -46,41 +45,8 @@ where
     ///
     /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
     pub fn set_budget(&mut self, budget: impl Budget, planner: Planner) -> Result<(), RecordError> {
-        self.plan_share(budget.size()?, planner, true)
-    }
-
-    /// Plans for a budget that may be a percentage; `without_batch` means that the batch is not allocated now.
-    pub(super) fn plan_share(
-        &mut self,
-        budget: Size,
-        planner: Planner,
-        without_batch: bool,
-    ) -> Result<(), RecordError> {
-        let plain = self.plan().plain_peak;
-        let bytes = budget.of(Some(plain))?;
-        let planned = self.plan_in(
-            &self.planning.ways(true),
-            Some(bytes),
-            planner.into(),
-            without_batch,
-        );
-        planned.map_err(|error| match (budget, error) {
-            (
-                Size::Percent(percent),
-                RecordError::Infeasible {
-                    budget,
-                    smallest,
-                    floor,
-                },
-            ) => RecordError::InfeasibleShare {
-                percent,
-                plain,
-                budget,
-                smallest,
-                floor,
-            },
-            (_, error) => error,
-        })
+        let bytes = budget.size()?.of(Some(self.plan().plain_peak))?;
+        self.plan_anew(Some(bytes), planner)
     }
 
     /// Like [`set_budget`](Self::set_budget), for any kind of plan and an optional budget, but on this rank alone, if there
@@ -201,7 +167,10 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Current<R::Auxiliary>, RecordError> {
-        let (shapes, places) = (shapes(batch), Place::of(model));
+        let shapes = shapes(batch);
+        // The list of places is dropped before memory is read: no plan counts it.
+        let is_of =
+            |plan: &Rc<PlannedRecording<_>>, places: &[Place]| plan.measured.is_of(&shapes, places);
         let mut state = self.state.borrow_mut();
         state.steps += 1;
         let updated = state.steps > 1;
@@ -212,15 +181,18 @@ where
             expected: updated.then_some(expected),
             ..self.planning.clone()
         };
-        let is_of = |plan: &Rc<PlannedRecording<_>>| plan.measured.is_of(&shapes, &places);
-        let known = state.plans.iter().position(is_of);
+        let known = {
+            let places = Place::of(model);
+            state.plans.iter().position(|plan| is_of(plan, &places))
+        };
         let on_host = self.planning.on_host.then_some(&*self.planning.meter);
         let peak = || on_host.map_or(Bytes::ZERO, |meter| meter.read().peak_in_use_bytes);
         let mut begun = Bytes::ZERO;
-        let mut before = Bytes::ZERO;
-        let taken = if known.is_some() && state.steps < state.compare_next {
-            None
+        let mut auxiliary_now = None;
+        let place = if let Some(place) = known.filter(|_| state.steps < state.compare_next) {
+            place
         } else {
+            let mut before = Bytes::ZERO;
             if let Some(meter) = on_host {
                 if let Some(place) = known {
                     state.plans[..=place].rotate_right(1);
@@ -230,37 +202,28 @@ where
                 meter.start_interval();
                 before = meter.read().in_use_bytes;
             }
+            let places = Place::of(model);
             let input_gradients = self.planning.options.input_gradients;
-            Some(bridge::take(
-                model,
-                &places,
-                batch,
-                input_gradients,
-                &self.step,
-            )?)
-        };
-        let now = taken.as_ref().map(Taken::fingerprint);
-        let same = |plan: &Rc<PlannedRecording<_>>| {
-            let recorded = plan.measured.recording.fingerprint;
-            is_of(plan) && now.is_none_or(|now| now == recorded)
-        };
-        let mut auxiliary_now = None;
-        let place = match (state.plans.iter().position(same), taken) {
-            (Some(place), taken) => {
-                auxiliary_now = taken.map(|taken| taken.auxiliary);
+            let taken = bridge::take(model, &places, batch, input_gradients, &self.step)?;
+            let now = taken.fingerprint();
+            let same = |plan: &Rc<PlannedRecording<_>>| {
+                is_of(plan, &places) && plan.measured.recording.fingerprint == now
+            };
+            if let Some(place) = state.plans.iter().position(same) {
+                auxiliary_now = Some(taken.auxiliary);
                 begun = begun.max(peak());
                 place
-            }
-            (None, None) => unreachable!("a step that is not compared is known"),
-            (None, Some(taken)) => {
+            } else {
                 let recorded = Recording::new(taken, self.update());
                 begun = begun.max(peak());
                 recorded.0.check_trains()?;
                 state.changed += u64::from(known.is_some());
                 let in_numbers = |plan: &Rc<PlannedRecording<_>>| {
-                    is_of(plan) && plan.differs_in_numbers(&recorded.0)
+                    is_of(plan, &places) && plan.differs_in_numbers(&recorded.0)
                 };
-                if let Some(place) = state.plans.iter().position(in_numbers) {
+                let differs = state.plans.iter().position(in_numbers);
+                drop(places);
+                if let Some(place) = differs {
                     state.renumber(place, recorded);
                     place
                 } else {
@@ -284,7 +247,7 @@ where
                         expected: planning().expected.map(|bytes| bytes + later),
                         ..planning()
                     };
-                    let comparison_bytes = match self.planning.comparison.how {
+                    let comparison_bytes = match self.planning.options.comparison {
                         Comparison::Never => Bytes::ZERO,
                         _ => peak() - before,
                     };
@@ -352,17 +315,16 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Bytes, RecordError> {
-        let meter = &*self.planning.meter;
         // A quarter of the reserve is for what varies from run to run, the rest for growth.
         let reserve = self.planning.wanted.reserve() / 4.0;
         let most = self.planning.budget;
         let most = most.map(|budget| without_reserve(budget, reserve));
         let fits = |peak| most.is_none_or(|most| peak <= most);
-        let (mut growth, mut peak) = state.plans[0].grown(meter);
+        let (mut growth, mut peak) = state.plans[0].grown(planning);
         if !fits(peak) {
             // A queue may have freed buffers that pools still count.
-            meter.trim();
-            (growth, peak) = state.plans[0].grown(meter);
+            planning.meter.trim();
+            (growth, peak) = state.plans[0].grown(planning);
         }
         if fits(peak) {
             return Ok(peak);
@@ -392,8 +354,11 @@ where
     pub(super) fn schedule_comparison(&self, step_time: Duration) {
         let mut state = self.state.borrow_mut();
         if state.steps >= state.compare_next {
-            let comparison = &self.planning.comparison;
-            state.compare_next = comparison.next(state.steps, state.changed > 0, step_time);
+            let (how, time) = (
+                self.planning.options.comparison,
+                self.planning.comparison_time,
+            );
+            state.compare_next = how.next(time, state.steps, state.changed > 0, step_time);
         }
     }
 }

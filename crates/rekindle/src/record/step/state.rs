@@ -66,7 +66,7 @@ impl<A> State<A> {
         for one in &recording.parameters {
             match known.get(&one.id) {
                 Some(trained) if self.steps > 1 && one.trains && !trained => {
-                    bytes += planning.updates.of(one.id, false).state_bytes;
+                    bytes += planning.updates().of(one.id, false).state_bytes;
                 }
                 Some(_) => {}
                 None => {

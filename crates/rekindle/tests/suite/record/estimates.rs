@@ -4,11 +4,13 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Planner};
 
 const DEPTH: u64 = 40;
 const WIDTH: u64 = 16_384;
 const ROWS: u64 = 65_536;
+/// Of the machine whose seconds are estimated.
+const NOMINAL_FLOPS: f64 = 60e9;
 
 #[test]
 fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
@@ -35,14 +37,6 @@ fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
     assert_eq!(estimate.parameter_bytes, Bytes(4 * weights));
     assert_eq!(estimate.gradient_bytes, Bytes(4 * weights));
     assert_eq!(estimate.input_bytes, activation);
-    // Forward and two products in the backward; the input wants no gradient.
-    let product = 2.0 * (ROWS * WIDTH * WIDTH) as f64;
-    let products = product * (3 * DEPTH - 1) as f64;
-    assert!(
-        (estimate.flops / products - 1.0).abs() < 1e-3,
-        "{}",
-        estimate.flops
-    );
 
     // Weights and every layer's input when the backward pass starts, with a few tensors more beside.
     let least = Bytes(4 * weights + activation.0 * DEPTH);
@@ -52,12 +46,19 @@ fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
         least <= peak && peak <= most,
         "{peak} between {least} and {most}"
     );
-    let smallest = estimate.smallest_peak().expect("a program");
+    let smallest = estimate.profile.smallest_budget(Planner::Auto);
+    let smallest = smallest.expect("planned");
     assert!(smallest < peak);
     let budget = Bytes((smallest.0 + peak.0) / 2);
-    let (planned, work) = estimate.within(budget).expect("planned").expect("fits");
-    assert!(planned <= budget, "{planned} in {budget}");
+    let plan = estimate.profile.plan(Some(budget), Planner::Auto);
+    let (plan, _) = plan.expect("fits");
+    assert!(plan.predicted_peak <= budget, "{plan}");
+    // Forward and two products in the backward; the input wants no gradient.
+    let product = 2.0 * (ROWS * WIDTH * WIDTH) as f64;
+    let products = product * (3 * DEPTH - 1) as f64;
+    let flops = plan.plain_time.0 * NOMINAL_FLOPS;
+    assert!((flops / products - 1.0).abs() < 1e-2, "{flops}");
     // At most one forward more, of three passes.
+    let work = plan.predicted_time.0 / plan.plain_time.0;
     assert!((1.0..4.0 / 3.0).contains(&work), "{work}");
-    assert_eq!(estimate.within(Bytes(1)).expect("planned"), None);
 }

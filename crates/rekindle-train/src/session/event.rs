@@ -1,0 +1,94 @@
+//! What happens in a run, told while it runs.
+
+use rekindle_plan::Bytes;
+
+use super::{Notice, Planned};
+use crate::{
+    nonfinite::NonFinite,
+    record::{EvalRecord, MemoryGrowth, StepRecord},
+    shortage::Shortage,
+    tracker::TrackedPass,
+};
+use rekindle::meter::PeakMemory;
+
+/// Memory during a run.
+#[derive(Debug, Clone, Copy)]
+pub struct MemoryNow {
+    /// Bytes in use after the last step.
+    pub in_use: Bytes,
+    /// Bytes after the last step, as the budget counts them.
+    pub counted: Bytes,
+    /// The highest value of these so far.
+    pub counted_peak: Bytes,
+    /// The highest peak so far.
+    pub peak: PeakMemory,
+}
+
+/// Something that happens in a run.
+pub enum Event<'a> {
+    /// The step's operations are being measured.
+    Measuring {
+        /// Runs that are done.
+        done: usize,
+        /// All runs.
+        of: usize,
+    },
+    /// The plan is made.
+    Planned {
+        /// The plan.
+        planned: &'a Planned,
+        /// The step that it runs first, from 1.
+        step: usize,
+    },
+    /// A step is done.
+    Stepped {
+        /// Its loss, its time.
+        step: &'a StepRecord,
+        /// Memory after it.
+        memory: MemoryNow,
+        /// Whether the run stops cleanly here.
+        stop: &'a mut bool,
+    },
+    /// A tracked step is done.
+    Tracked(&'a [TrackedPass]),
+    /// Memory in use grows with the steps. Told once.
+    Grows(MemoryGrowth),
+    /// A step was abandoned because of too little memory, or the next one would be: another plan is used from here on.
+    PlannedAgain {
+        /// The step that it runs first, from 1.
+        step: usize,
+        /// The cause.
+        shortage: &'a Shortage,
+        /// The budget of the previous plan, or its peak if it had none.
+        before: Bytes,
+        /// The budget of this one.
+        budget: Bytes,
+        /// The plan.
+        planned: &'a Planned,
+    },
+    /// The loss or a gradient of a step is not finite, and the run continues.
+    NonFinite(&'a NonFinite),
+    /// No snapshot is taken after a step: the previous one is kept.
+    SnapshotWithheld {
+        /// The step.
+        step: usize,
+        /// What is not finite.
+        what: &'a str,
+    },
+    /// Something about the run's folder that does not end the run.
+    Noticed(&'a Notice<'a>),
+    /// An evaluation goes on.
+    Evaluating {
+        /// Samples that are done.
+        done: usize,
+        /// All samples.
+        of: usize,
+        /// Whether the run stops cleanly here, without this evaluation.
+        stop: &'a mut bool,
+    },
+    /// An evaluation is done.
+    Evaluated(&'a EvalRecord),
+}
+
+/// Takes the events of a run.
+pub type Tell<'a> = dyn FnMut(Event<'_>) + 'a;
