@@ -71,7 +71,7 @@
 //! - **A batch** is a tensor, or a tuple, option, vector or array of batches, or a struct of your own with
 //!   [`impl_tensor_tree!`](crate::impl_tensor_tree). The auxiliary output may be the same.
 //! - **The closure** computes the loss from the model and the batch. It is called when the step is recorded and
-//!   when it is planned, and once in each step that is [compared](Comparison): do not count its calls.
+//!   when it is planned, and once in each step that is [compared](Recorded::with_comparison): do not count its calls.
 //! - **Rust numbers are constants** of a recording. A step in which only numbers differ, such as the weight of a loss, is
 //!   recorded again, in a few milliseconds, and keeps its plan.
 //! - **A tensor of the model** is identified by its place in the module. A frozen copy that has the [`ParamId`]s of the
@@ -111,9 +111,8 @@
 //! | `measured.rs` | a recording that is measured |
 //! | `planned.rs` | a plan for it within a budget, ready to run |
 //! | `step.rs` | [`Step`]: one training step |
-//! | `step/interpret.rs` | runs a program: an operation that is listed twice is recomputed here |
-//! | `step/` (others) | plans that are kept, readings of memory and time, changed steps |
-//! | `comparison.rs` | [`Comparison`]: how often a step is compared with its recording |
+//! | `step/run.rs` | runs a program: an operation that is listed twice is recomputed here |
+//! | `step/plans.rs` | plans that are kept, and changed steps |
 //! | `autodiff_time.rs` | what burn's own loop takes beyond the operations of a step |
 //! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |
@@ -122,7 +121,7 @@
 //! | `update.rs`, `update_costs.rs` | [`Update`]: when parameters are updated, and what that takes; [`Updates`]: which a plan may have |
 //! | [`optimizer_state`] (`optimizer_state.rs`) | who keeps the optimizer's state, if ranks share a step |
 //! | `ways.rs` | the ways that options allow, tried in order, and the rule by which one is chosen |
-//! | `lent.rs`, `leaf.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/interpret.rs`) |
+//! | `lent.rs`, `leaf.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/run.rs`) |
 //! | `optimizer.rs` | [`Optimizer`], and what its update takes, measured |
 //! | `rank.rs` | tensors whose number of dimensions is known when the program runs |
 //! | `ranks.rs`, `agreement.rs` | the [ranks](crate::reduce) that share a step, and what they agree on before its first run |
@@ -140,7 +139,6 @@ mod bridge;
 mod buckets;
 mod changes;
 mod choosing;
-mod comparison;
 mod error;
 mod estimate;
 mod exchange;
@@ -183,7 +181,6 @@ mod ways;
 
 pub(crate) use bridge::{marking, merge_recorded};
 pub use changes::{AlikeTensors, SpanChange};
-pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, estimate, estimate_with};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};

@@ -48,11 +48,12 @@ fn measured(device: &Device) -> Result<f64, RecordError> {
         plain = plain.min(start.elapsed());
         let start = Instant::now();
         let mut interpreter = started(&recording, given.clone())?;
-        for turn in prepared.turns(&recording) {
+        for (turn, ready) in prepared.turns(&recording) {
             if let Turn::Run(run) = turn {
                 interpreter.run(run.operation());
-                run.finish(interpreter.as_mut(), &mut |_, _| {});
+                run.finish(interpreter.as_mut());
             }
+            ready.hand_out(interpreter.as_mut());
         }
         interpreted = interpreted.min(start.elapsed());
     }

@@ -24,7 +24,6 @@ use std::{
     time::Instant,
 };
 
-use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
 
 use super::{
@@ -86,23 +85,23 @@ impl Costs {
         let mut scratch_bytes = 0;
         'passes: while pass < passes {
             let mut interpreter = start()?;
-            let mut held: Vec<DispatchTensor> = Vec::new();
+            let mut held = Vec::new();
             let mut host = Host::default();
-            for (place, turn) in program.turns(recording).enumerate() {
+            for (place, (turn, ready)) in program.turns(recording).enumerate() {
                 let run = match turn {
                     Turn::Run(run) => run,
                     Turn::Update(update) => {
                         update.skip(interpreter.as_mut());
                         continue;
                     }
-                    Turn::Move(one, ready) => {
+                    Turn::Move(one) => {
                         one.run(interpreter.as_mut(), &mut host)?;
-                        ready.hand_out(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                        held.extend(ready.hand_out(interpreter.as_mut()));
                         continue;
                     }
                 };
                 // Progress counts two passes, although there may be a third.
-                let steps = program.program().len();
+                let steps = program.program.len();
                 progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
                 let number = alike.group[run.number] as usize;
                 let group = &mut groups[number];
@@ -159,7 +158,8 @@ impl Costs {
                     group.seconds.push(seconds);
                 }
                 KEPT_BYTES.fetch_max(self.of(run.number).kept_bytes, Ordering::Relaxed);
-                run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                run.finish(interpreter.as_mut());
+                held.extend(ready.hand_out(interpreter.as_mut()));
             }
             pass += 1;
             if started.elapsed() < WORTH_ANOTHER {
@@ -197,11 +197,11 @@ impl Costs {
             return Ok(self);
         }
         self.scratch_bytes = scratch_bytes.max(known.scratch_bytes);
-        let runs = LEAST_PASSES * program.program().len();
+        let runs = LEAST_PASSES * program.program.len();
         let in_one_go = probe.pass(recording, program, &self, &start)?;
         progress(runs, runs);
         let [mut one_by_one, mut of_known] = [0.0; 2];
-        for turn in program.turns(recording) {
+        for (turn, _) in program.turns(recording) {
             if let Turn::Run(run) = turn {
                 match is_known[self.group[run.number] as usize] {
                     true => of_known += self.of(run.number).seconds,

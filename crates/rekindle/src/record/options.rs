@@ -11,7 +11,6 @@ use rekindle_plan::{
 use super::{
     RecordError,
     buckets::staging,
-    comparison::Comparison,
     optimizer_state::{OptimizerState, StateChoice},
     recording::Recording,
     room::Room,
@@ -58,8 +57,8 @@ pub(super) struct Options {
     pub(super) input_gradients: bool,
     /// Whether values are checked.
     pub(super) check: bool,
-    /// How often the step is compared with its recording.
-    pub(super) comparison: Comparison,
+    /// Whether every step is compared with its recording.
+    pub(super) compares: bool,
     /// Whether kernels may be chosen by dry runs.
     pub(super) dry_runs: bool,
     /// Bytes that will be held while the step runs but are not allocated when it is planned.
@@ -80,7 +79,7 @@ impl Default for Options {
             count: Count::default(),
             input_gradients: false,
             check: true,
-            comparison: Comparison::default(),
+            compares: true,
             dry_runs: false,
             later: Bytes::ZERO,
             between: Bytes::ZERO,

@@ -13,8 +13,8 @@ use super::{
     RecordError,
     exchange::{ExchangeReading, Shared},
     finite,
-    measured::MeasuredRecording,
     places::put_statistics,
+    planned::Current,
     rank::of_rank,
     recording::{Parameter, Recording},
 };
@@ -30,15 +30,6 @@ pub struct SpanReading {
     pub memory: MemoryReading,
     /// When the span was done, counted from the start of the step.
     pub done_at: Duration,
-}
-
-/// Measurements of a running step.
-pub(super) struct Seen {
-    pub(super) phases: Vec<PhaseReading>,
-    pub(super) spans: Vec<SpanReading>,
-    pub(super) predicted_peak: Bytes,
-    /// Peak of the bytes in use on the host before the program ran, while the step was compared, recorded or planned.
-    pub(super) begun: Bytes,
 }
 
 /// The output of a step.
@@ -69,11 +60,14 @@ pub struct Output<A, I> {
     pub exchange: Option<ExchangeReading>,
 }
 
-/// The results of a program.
+/// The results of a program, and the readings while it ran.
+#[derive(Default)]
 pub(super) struct Done {
     pub(super) tensors: HashMap<usize, DispatchTensor>,
     /// The joint result of ranks that share the step.
     pub(super) shared: Option<Shared>,
+    pub(super) phases: Vec<PhaseReading>,
+    pub(super) spans: Vec<SpanReading>,
 }
 
 impl Done {
@@ -87,12 +81,11 @@ impl Done {
     /// Builds the output, and updates the running statistics of `model`.
     pub(super) fn finish<M: Module, A: TensorTree, I: TensorTree>(
         mut self,
-        measured: &MeasuredRecording<A>,
-        auxiliary_now: Option<&A>,
+        current: &Current<A>,
         model: &M,
         batch: I,
-        seen: Seen,
     ) -> Result<Output<A, I>, RecordError> {
+        let measured = &current.plan.measured;
         let recording = &measured.recording;
         let loss = self.loss(recording)?;
         let mut gradients = GradientsParams::new();
@@ -104,7 +97,8 @@ impl Done {
             .map(|tensor| self.tensors.get(tensor).cloned())
             .collect();
         let mut values = Values(auxiliary.ok_or(RecordError::LossElsewhere)?.into_iter());
-        let template = auxiliary_now.unwrap_or(&measured.auxiliary);
+        let template = current.auxiliary.as_ref();
+        let template = template.unwrap_or(&measured.auxiliary);
         let auxiliary = template.clone().map(&mut values);
         if !recording.statistics.is_empty() {
             let moved = recording.statistics.iter();
@@ -124,10 +118,10 @@ impl Done {
             auxiliary,
             gradients,
             input_gradients,
-            memory: whole(&seen),
-            phases: seen.phases,
-            spans: seen.spans,
-            predicted_peak: seen.predicted_peak,
+            memory: whole(&self.phases, current.begun),
+            phases: self.phases,
+            spans: self.spans,
+            predicted_peak: current.predicted_peak,
             exchange: self.shared.map(|shared| shared.exchange),
         })
     }
@@ -152,15 +146,15 @@ impl Done {
     }
 }
 
-/// Memory at the end of the last phase, and its peaks over all phases and what was before them.
-fn whole(seen: &Seen) -> MemoryReading {
-    let last = seen.phases.last();
+/// Memory at the end of the last phase, and its peaks over all phases and what was before them, whose peak is `begun`.
+fn whole(phases: &[PhaseReading], begun: Bytes) -> MemoryReading {
+    let last = phases.last();
     let last = last.map(|phase| phase.memory).unwrap_or_default();
-    let memories = || seen.phases.iter().map(|phase| phase.memory);
+    let memories = || phases.iter().map(|phase| phase.memory);
     MemoryReading {
         peak_in_use_bytes: memories()
             .map(|memory| memory.peak_in_use_bytes)
-            .fold(seen.begun, Bytes::max),
+            .fold(begun, Bytes::max),
         peak_reserved_bytes: memories()
             .filter_map(|memory| memory.peak_reserved_bytes)
             .max(),

@@ -81,6 +81,17 @@ pub(super) struct PlannedRecording<A> {
     pub(super) chosen: [Cell<bool>; 2],
 }
 
+/// A plan that a step runs now.
+pub(super) struct Current<A> {
+    pub(super) plan: Rc<PlannedRecording<A>>,
+    /// Its peak, given the bytes in use now.
+    pub(super) predicted_peak: Bytes,
+    /// Peak of the bytes in use on the host since the step began, while it was compared, recorded or planned.
+    pub(super) begun: Bytes,
+    /// The auxiliary output as the step has it now, with its own plain fields, if it was compared.
+    pub(super) auxiliary: Option<A>,
+}
+
 impl<A> PlannedRecording<A> {
     /// Bytes that it takes on the host, about.
     pub(super) fn bytes(&self) -> Bytes {
@@ -216,7 +227,7 @@ impl<A> PlannedRecording<A> {
     pub(super) fn linked(&self) -> Graph {
         let graph = self.graph();
         let linked = graph.linked(
-            self.prepared.offloaded(),
+            &self.prepared.offloaded,
             self.numbers.offload.as_ref().map(|offload| &offload.link),
         );
         // Planning has checked that these tensors can be moved.

@@ -10,7 +10,7 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, Planner, Seconds};
 
 use super::{
-    Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
+    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
     autodiff_time, bridge, given,
     measure::Known,
     measured::MeasuredRecording,
@@ -176,11 +176,16 @@ where
         self
     }
 
-    /// How often the step is compared with its recording. A comparison records it again, which takes memory on the host; the
-    /// budget of a step on the CPU counts it.
+    /// Whether each step is compared with its recording before it runs (the default). A comparison records the step again and
+    /// detects every difference: a branch of Rust code, a number, a changed `dropout.prob`, a `detach`. It takes
+    /// [time](super::StepPlan::comparison_time), and memory on the host, which the budget of a step on the CPU counts. Turn it
+    /// off for a step that depends on nothing but the shapes and the parameters: any other change is missed then.
+    ///
+    /// Independent of this, every step compares the shapes of the batch, and the module's parameters in order: their ids,
+    /// shapes, types, and whether they train.
     #[must_use]
-    pub fn with_comparison(mut self, how: Comparison) -> Self {
-        self.options.comparison = how;
+    pub fn with_comparison(mut self, on: bool) -> Self {
+        self.options.compares = on;
         self
     }
 
@@ -402,9 +407,7 @@ where
         let divided = either[update as usize].shards.clone();
         self.recorded.0.update = update;
         let on_host = meter.read().reserved_bytes.is_none();
-        let (comparison_time, comparison_bytes) = if self.options.comparison == Comparison::Never {
-            (Duration::ZERO, Bytes::ZERO)
-        } else {
+        let (comparison_time, comparison_bytes) = if self.options.compares {
             free_dead_nodes(&device);
             let host = on_host.then_some(&*meter);
             host.inspect(|meter| meter.start_interval());
@@ -420,6 +423,8 @@ where
             let peak = host.map(|meter| meter.read().peak_in_use_bytes);
             let bytes = peak.unwrap_or_default() - before.unwrap_or_default();
             (time, bytes)
+        } else {
+            (Duration::ZERO, Bytes::ZERO)
         };
         let model = self.model;
         let mut state = OptimizerState::Whole;

@@ -32,7 +32,7 @@ pub struct StepPlan {
     /// The time of the plain run, counted like `predicted_time`; on the CPU with what burn's autodiff takes, which a recorded
     /// step does not run.
     pub plain_time: Seconds,
-    /// Time of [comparing](super::Comparison) a step with its recording, which `predicted_time` does not include; 0 if none is
+    /// Time of [comparing](super::Recorded::with_comparison) a step with its recording, which `predicted_time` does not include; 0 if none is
     /// compared.
     pub comparison_time: Seconds,
     /// Operations of the recorded step.

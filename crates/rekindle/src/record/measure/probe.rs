@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
 use rekindle_plan::Bytes;
 
@@ -71,28 +70,28 @@ impl Probe<'_> {
         let mut quickest = f64::INFINITY;
         for _ in 0..2 {
             let mut interpreter = start()?;
-            let mut held: Vec<DispatchTensor> = Vec::new();
+            let mut held = Vec::new();
             let mut host = Host::default();
             let mut moving = Duration::ZERO;
             let started = Instant::now();
-            for turn in program.turns(recording) {
+            for (turn, ready) in program.turns(recording) {
                 match turn {
-                    Turn::Move(one, ready) => {
+                    Turn::Move(one) => {
                         make_room(one.bytes());
                         let _ = device.sync();
                         let started = Instant::now();
                         one.run(interpreter.as_mut(), &mut host)?;
                         let _ = device.sync();
                         moving += started.elapsed();
-                        ready.hand_out(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
                     }
                     Turn::Run(run) => {
                         make_room(costs.taken_by(recording, run.number));
                         interpreter.run(without_draw(run.operation()));
-                        run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                        run.finish(interpreter.as_mut());
                     }
                     Turn::Update(update) => update.skip(interpreter.as_mut()),
                 }
+                held.extend(ready.hand_out(interpreter.as_mut()));
             }
             let _ = device.sync();
             let took = started.elapsed() - moving;

@@ -1,21 +1,24 @@
 //! The plans of a step: stored by the shapes of their batches, compared with the step, and made again when needed.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{cell::Cell, collections::HashMap, rc::Rc};
 
-use burn::{module::Module, tensor::DispatchTensor};
+use burn::{
+    module::{Module, ParamId},
+    tensor::DispatchTensor,
+};
 use rekindle_plan::{Bytes, Planner};
 
-use super::state::{Current, State, Step};
+use super::{State, Step};
 use crate::{
     record::{
-        Comparison, RecordError,
+        RecordError,
         bridge::{self, Taken},
         given::{given, shapes},
         measure::Known,
         measured::MeasuredRecording,
         options::{Options, Planning, without_reserve},
         places::Place,
-        planned::{PlannedRecording, planned},
+        planned::{Current, PlannedRecording, planned},
         recording::Recording,
         wanted::Wanted,
         ways::{Ways, planned_in},
@@ -185,7 +188,8 @@ where
         let peak = || on_host.map_or(Bytes::ZERO, |meter| meter.read().peak_in_use_bytes);
         let mut begun = Bytes::ZERO;
         let mut before = Bytes::ZERO;
-        let taken = if known.is_some() && state.steps < state.compare_next {
+        let compares = self.planning.options.compares;
+        let taken = if known.is_some() && !compares {
             None
         } else {
             if let Some(meter) = on_host {
@@ -251,9 +255,9 @@ where
                         expected: planning().expected.map(|bytes| bytes + later),
                         ..planning()
                     };
-                    let comparison_bytes = match self.planning.options.comparison {
-                        Comparison::Never => Bytes::ZERO,
-                        _ => peak() - before,
+                    let comparison_bytes = match compares {
+                        true => peak() - before,
+                        false => Bytes::ZERO,
                     };
                     let given = given(&recorded.0, model, batch);
                     let new = MeasuredRecording::new(recorded, shapes, comparison_bytes, &planning);
@@ -353,17 +357,45 @@ where
         state.plans.insert(0, Rc::new(again));
         Ok(peak)
     }
+}
 
-    /// Decides when the step is compared with its recording next.
-    pub(super) fn schedule_comparison(&self, step_time: Duration) {
-        let mut state = self.state.borrow_mut();
-        if state.steps >= state.compare_next {
-            let (how, time) = (
-                self.planning.options.comparison,
-                self.planning.comparison_time,
-            );
-            state.compare_next = how.next(time, state.steps, state.changed > 0, step_time);
+impl<A> State<A> {
+    /// Replaces a stored recording by one that [differs in numbers](PlannedRecording::differs_in_numbers).
+    fn renumber(&mut self, place: usize, recorded: (Recording, A)) {
+        let measured = Rc::get_mut(&mut self.plans[place]);
+        let measured = measured.and_then(|plan| Rc::get_mut(&mut plan.measured));
+        if let Some(measured) = measured {
+            (measured.recording, measured.auxiliary) = recorded;
         }
+    }
+
+    /// Bytes of the optimizer's state that comes into use with a recording, if steps have run: of parameters that train
+    /// now and did not before.
+    fn new_bytes(
+        &self,
+        planning: &Planning,
+        recording: &Recording,
+    ) -> Result<Bytes, RecordError> {
+        let recordings = self.plans.iter().map(|plan| &plan.measured.recording);
+        let known = recordings.flat_map(|one| &one.parameters);
+        let known: HashMap<ParamId, bool> = known.fold(HashMap::new(), |mut known, one| {
+            *known.entry(one.id).or_default() |= one.trains;
+            known
+        });
+        let mut bytes = Bytes::ZERO;
+        for one in &recording.parameters {
+            match known.get(&one.id) {
+                Some(trained) if self.steps > 1 && one.trains && !trained => {
+                    bytes += planning.updates().of(one.id, false).state_bytes;
+                }
+                Some(_) => {}
+                None => {
+                    let path = one.path.clone();
+                    return Err(RecordError::Parameter { path });
+                }
+            }
+        }
+        Ok(bytes)
     }
 }
 
@@ -395,8 +427,8 @@ fn made_by_larger<A: Clone>(
     let (larger, smaller) =
         own.find_map(|plan| Some((plan, plan.measured.smaller(new, planning.on_host)?)))?;
     let wanted = Wanted::Operations {
-        operations: larger.prepared.program().operations().to_vec(),
-        offloaded: larger.prepared.offloaded().to_vec(),
+        operations: larger.prepared.program.operations().to_vec(),
+        offloaded: larger.prepared.offloaded.clone(),
     };
     let by_larger = planning.with_budget(planning.budget, wanted);
     let mut plan = planned(&by_larger, Rc::new(smaller)).ok()?;
