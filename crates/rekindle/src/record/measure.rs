@@ -37,12 +37,11 @@ use super::{
     program::{Prepared, Run, Turn},
     recording::Recording,
 };
-use crate::meter::{median, with_margin};
 pub(crate) use costs::Costs;
 pub(super) use costs::Known;
 use costs::values;
-use group::{Group, Look};
-use probe::{Probe, WORTH_ANOTHER, relative_time, temp_bytes};
+use group::{Group, Look, median};
+use probe::{Probe, WORTH_ANOTHER, relative_time};
 
 /// The pass in which [threads are gathered](Meter::gather_threads), which takes longer.
 const GATHERED_PASS: usize = 1;
@@ -50,6 +49,9 @@ const GATHERED_PASS: usize = 1;
 /// Passes over the program: one for warm-up, the others count.
 const LEAST_PASSES: usize = 2;
 const MOST_PASSES: usize = 3;
+
+/// Margin of estimated temporary bytes: threads do not all reach their highest point at the same time.
+const SCRATCH_MARGIN: f64 = 1.0 / 16.0;
 
 /// Bytes that threads of this process keep, at most, of what was measured: what of it they need is in use.
 static KEPT_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -134,9 +136,9 @@ impl Costs {
                         reading
                     });
                     let alone = keeping();
-                    let mut temp = temp_bytes(&alone);
+                    let mut temp = alone.temp_bytes();
                     if let Some(together) = together {
-                        temp = temp.max(temp_bytes(&together));
+                        temp = temp.max(together.temp_bytes());
                         scratch_bytes += together.kept().saturating_sub(alone.kept());
                     }
                     let seen = look.then(|| Look {
@@ -176,9 +178,9 @@ impl Costs {
             }
             if group.runs.is_empty() {
                 // Did not run, or without room to keep its inputs.
-                cost.temp_bytes = with_margin(cost.temp_bytes);
+                cost.temp_bytes += (cost.temp_bytes as f64 * SCRATCH_MARGIN).ceil() as u64;
                 if !group.seconds.is_empty() {
-                    cost.seconds = median(group.seconds.iter().copied());
+                    cost.seconds = median(&group.seconds);
                 }
                 continue;
             }

@@ -42,10 +42,10 @@ pub struct StagedPlan {
 
 impl StagedPlan {
     pub(super) fn new<A>(planned: &PlannedRecording<A>) -> Self {
-        let (graph, program) = (&planned.graph(), planned.prepared.program());
+        let (graph, program) = (&planned.graph(), &planned.prepared.program);
         let recording = &planned.measured.recording;
         let stages = stages(graph);
-        let offloaded = planned.prepared.offloaded().to_vec();
+        let offloaded = planned.prepared.offloaded.clone();
         let linked = &planned.linked();
         let staged = Self::of_stages(
             linked,

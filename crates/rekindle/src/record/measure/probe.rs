@@ -7,7 +7,7 @@ use rekindle_plan::Bytes;
 
 use super::costs::Costs;
 use crate::{
-    meter::{Interval, Meter},
+    meter::{MemoryReading, Meter},
     record::{
         RecordError,
         bridge::Interpreter,
@@ -120,25 +120,56 @@ impl Probe<'_> {
             // If pools serve exact sizes and start empty, their peak is the operation's peak.
             self.meter.trim();
         }
-        let (_, interval) = Interval::of(self.meter, || self.time(interpreter, operation));
-        interval
+        wake_threads();
+        self.meter.start_interval();
+        let before = self.meter.read();
+        let seconds = self.time(interpreter, operation);
+        let after = self.meter.read();
+        Interval {
+            before,
+            after,
+            seconds,
+        }
     }
 }
 
-/// The peak of an operation, as far as known: the reserved bytes of exact pools include buffers that no reading showed.
-fn peak(interval: &Interval) -> u64 {
-    let reserved = interval.after.reserved_bytes.unwrap_or_default();
-    interval.after.peak_in_use_bytes.max(reserved).0
+/// Wakes the threads that CPU kernels run on. In a training step they are always awake and work in parallel, each with
+/// its own scratch memory; an operation after a pause may finish before other threads join in.
+fn wake_threads() {
+    #[cfg(feature = "flex")]
+    rayon::broadcast(|_| {});
 }
 
-/// Its temporary bytes.
-pub(super) fn temp_bytes(interval: &Interval) -> u64 {
-    interval.above(peak(interval))
+/// Memory and time of one operation.
+pub(super) struct Interval {
+    before: MemoryReading,
+    after: MemoryReading,
+    pub(super) seconds: f64,
 }
 
-/// Whether the output reused an input's storage: the operation needed less than half of the output's bytes.
-pub(super) fn took_over(interval: &Interval, output_bytes: u64) -> bool {
-    peak(interval).saturating_sub(interval.before.in_use_bytes.0) < output_bytes / 2
+impl Interval {
+    /// Bytes by which memory in use has increased afterwards.
+    pub(super) fn kept(&self) -> u64 {
+        let after = self.after.in_use_bytes.0;
+        after.saturating_sub(self.before.in_use_bytes.0)
+    }
+
+    /// The peak, as far as known: the reserved bytes of exact pools include buffers that no reading showed.
+    fn peak(&self) -> u64 {
+        let reserved = self.after.reserved_bytes.unwrap_or_default();
+        self.after.peak_in_use_bytes.max(reserved).0
+    }
+
+    /// Temporary bytes: how far the peak is above the bytes in use before and after.
+    pub(super) fn temp_bytes(&self) -> u64 {
+        let (before, after) = (self.before.in_use_bytes, self.after.in_use_bytes);
+        self.peak().saturating_sub(after.max(before).0)
+    }
+
+    /// Whether the output reused an input's storage: the operation needed less than half of the output's bytes.
+    pub(super) fn took_over(&self, output_bytes: u64) -> bool {
+        self.peak().saturating_sub(self.before.in_use_bytes.0) < output_bytes / 2
+    }
 }
 
 #[cfg(test)]
