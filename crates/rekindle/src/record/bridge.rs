@@ -214,12 +214,11 @@ fn in_scope<A>(
     let start = operations.iter().position(starts);
     let start = start.unwrap_or(operations.len());
     let taken = ran.map_err(|panic| RecordError::of_panic(&panic, &operations[start..]))?;
-    let taken = Taken {
+    Ok(Taken {
         constants: graph.values.into_iter().collect(),
         marks: marks.made,
         start,
         operations,
         ..taken?
-    };
-    Ok(taken.numbered())
+    })
 }

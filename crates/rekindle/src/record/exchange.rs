@@ -29,7 +29,7 @@ use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
-    buckets::{Bucket, Parameters},
+    buckets::Bucket,
     rank::of_rank,
     ranks::{StepRanks, failures},
     recording::Recording,
@@ -52,7 +52,6 @@ struct UnderWay {
 /// The exchange of one step.
 pub(super) struct Exchange<'a> {
     ranks: &'a StepRanks,
-    parameters: Parameters,
     /// Complete gradients that wait for their buckets, by the index of their parameter.
     pieces: HashMap<usize, (Like, Vec<f32>)>,
     loss: Option<(Like, f32)>,
@@ -83,7 +82,6 @@ impl<'a> Exchange<'a> {
             ranks,
             started: Instant::now(),
             reading: ExchangeReading::default(),
-            parameters: Parameters::default(),
             pieces: HashMap::new(),
             loss: None,
             means: 0,
@@ -94,9 +92,8 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Sets the recording that runs.
+    /// Begins the step with the recording that runs.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), RecordError> {
-        self.parameters = Parameters::of(recording);
         self.started = Instant::now();
         let means = recording.synchronised().map(|(_, values)| values);
         match means.eq(self.ranks.means.iter().copied()) {
@@ -149,32 +146,34 @@ impl<'a> Exchange<'a> {
     /// Takes an output of the step if it is a gradient. Returns it if it is also another output.
     pub(super) fn offer(
         &mut self,
+        recording: &Recording,
         tensor: usize,
         value: DispatchTensor,
     ) -> Result<Option<DispatchTensor>, RecordError> {
-        let places: Vec<usize> = self.parameters.of_gradient(tensor).collect();
+        let parameters = recording.parameters.iter().enumerate();
+        let places = parameters.filter(|(_, one)| one.gradient == Some(tensor));
+        let places: Vec<usize> = places.map(|(place, _)| place).collect();
         let Some((&last, first)) = places.split_last() else {
             return Ok(Some(value));
         };
         for &place in first {
             self.take(place, value.clone())?;
         }
-        let other = self.parameters.other_outputs.contains(&tensor);
+        let mut others = recording.other_outputs();
+        let other = others.any(|output| output == tensor);
         let other = other.then(|| value.clone());
         self.take(last, value)?;
         Ok(other)
     }
 
-    /// Takes the gradient of the parameter whose tensor is `parameter`, for an update, and returns the gradients that
-    /// are already summed, with the indices of their parameters. One bucket stays in progress while the next is filled.
+    /// Takes the gradient of a parameter for an update, and returns the gradients that are already summed, with the indices
+    /// of their parameters. One bucket stays in progress while the next is filled.
     pub(super) fn offer_update(
         &mut self,
-        parameter: usize,
+        place: usize,
         gradient: DispatchTensor,
     ) -> Result<Vec<(usize, DispatchTensor)>, RecordError> {
-        if let Some(&place) = self.parameters.place.get(&parameter) {
-            self.take(place, gradient)?;
-        }
+        self.take(place, gradient)?;
         match self.under_way.len() {
             0 | 1 => Ok(Vec::new()),
             _ => self.next().map(Option::unwrap_or_default),

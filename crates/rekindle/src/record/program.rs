@@ -17,7 +17,7 @@ use super::{
     bridge::Interpreter,
     host::Move,
     operations::RecordedOperation,
-    recording::{Parameter, Recording},
+    recording::Recording,
 };
 
 /// The order in which the operations were recorded.
@@ -48,8 +48,8 @@ pub(super) enum Turn<'a> {
 /// The update of a parameter.
 #[derive(Clone, Copy)]
 pub(super) struct UpdateOf<'a> {
-    /// The parameter.
-    pub(super) parameter: &'a Parameter,
+    /// The index of the parameter.
+    pub(super) place: usize,
     gradient: usize,
     recording: &'a Recording,
     freed: &'a [TensorId],
@@ -122,8 +122,8 @@ impl Prepared {
     ) -> impl Iterator<Item = (Turn<'a>, Ready<'a>)> {
         let mut later = self.ready.as_slice();
         let updated = recording.updated();
-        let updated: Vec<(&Parameter, usize)> = updated
-            .filter_map(|parameter| Some((parameter, parameter.gradient?)))
+        let updated: Vec<(usize, usize)> = updated
+            .filter_map(|(place, parameter)| Some((place, parameter.gradient?)))
             .collect();
         let others = recording.operations.len() + updated.len();
         let operations = self.program.operations().iter().enumerate();
@@ -152,9 +152,9 @@ impl Prepared {
                     freed,
                 }),
                 Some(update) => {
-                    let (parameter, gradient) = updated[update];
+                    let (place, gradient) = updated[update];
                     Turn::Update(UpdateOf {
-                        parameter,
+                        place,
                         gradient,
                         recording,
                         freed,

@@ -416,10 +416,8 @@ where
             let places = Place::of(self.model);
             let gradients = self.options.input_gradients;
             let taken = bridge::take(self.model, &places, self.batch, gradients, &self.step)?;
-            let _ = taken.fingerprint();
-            let time = started.elapsed();
-            // A step whose numbers differ is converted, too.
             drop(Recording::new(taken, update));
+            let time = started.elapsed();
             let peak = host.map(|meter| meter.read().peak_in_use_bytes);
             let bytes = peak.unwrap_or_default() - before.unwrap_or_default();
             (time, bytes)

@@ -4,7 +4,10 @@
 //! Operations whose results are unused are left out, except those that draw random numbers, because later draws depend
 //! on them.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use burn::{module::ParamId, tensor::TensorData};
 use burn_ir::{OperationIr, TensorId};
@@ -45,7 +48,7 @@ pub(crate) struct Recording {
     pub(crate) statistics: Vec<(usize, usize)>,
     /// When parameters are updated.
     pub(crate) update: Update,
-    /// [`Taken::fingerprint`].
+    /// Equal for equal steps: a hash of all that is computed, without the values of the module and the batch.
     pub(crate) fingerprint: u64,
 }
 
@@ -69,7 +72,6 @@ pub(crate) struct Parameter {
 impl Recording {
     /// Converts a recorded step, drops burn's own data, and returns the auxiliary output.
     pub(super) fn new<A>(taken: Taken<A>, update: Update) -> (Self, A) {
-        let fingerprint = taken.fingerprint();
         let given = taken.parameters.iter().map(|parameter| parameter.tensor);
         let given = given
             .chain(taken.inputs.iter().map(|input| input.id))
@@ -95,7 +97,10 @@ impl Recording {
         for input in &taken.inputs {
             numbering.add(input.id, &input.shape, input.dtype);
         }
-        for (id, data) in &taken.constants {
+        let constants = taken.constants.into_iter();
+        let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
+        let constants: Vec<(TensorId, TensorData)> = constants.collect();
+        for (id, data) in &constants {
             numbering.add(*id, data.shape(), data.dtype());
         }
         let mut packing = Packing::new(needed.operations.iter().filter(|one| **one).count());
@@ -131,8 +136,7 @@ impl Recording {
         });
         let places = places.collect();
         parameters.shrink_to_fit();
-        let constants = taken.constants.into_iter();
-        let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
+        let constants = constants.into_iter();
         let inputs = taken.inputs.iter().map(|input| number(input.id));
         let auxiliary = taken.auxiliary_tensors.into_iter().map(number);
         let input_gradients = taken.input_gradients.iter();
@@ -151,10 +155,25 @@ impl Recording {
                 .collect(),
             tensors: numbering.finish(),
             update,
-            fingerprint,
+            fingerprint: 0,
         };
+        recording.fingerprint = recording.hashed();
         recording.place_gradients();
         (recording, taken.auxiliary)
+    }
+
+    fn hashed(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.operations.hash_into(&mut hasher);
+        for (tensor, data) in &self.constants {
+            (tensor, data.as_bytes()).hash(&mut hasher);
+        }
+        for one in &self.parameters {
+            (one.place, one.gradient).hash(&mut hasher);
+        }
+        let outputs = (self.loss, &self.auxiliary, &self.input_gradients);
+        (outputs, &self.statistics).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Assigns the operation that makes a parameter's gradient to the first stage that reads the parameter.
@@ -221,16 +240,16 @@ impl Recording {
             .chain(constants)
     }
 
-    /// The parameters that the step itself updates, in the order of their updates in graphs.
-    pub(crate) fn updated(&self) -> impl Iterator<Item = &Parameter> {
+    /// The parameters that the step itself updates, with their indices, in the order of their updates in graphs.
+    pub(crate) fn updated(&self) -> impl Iterator<Item = (usize, &Parameter)> {
         let updates = self.update == Update::InBackward;
-        let parameters = self.parameters.iter();
-        parameters.filter(move |one| updates && one.gradient.is_some())
+        let parameters = self.parameters.iter().enumerate();
+        parameters.filter(move |(_, one)| updates && one.gradient.is_some())
     }
 
     /// The numbers of the tensors that the step itself updates, by place.
     pub(super) fn updated_places(&self) -> HashMap<usize, usize> {
-        let updated: HashSet<usize> = self.updated().map(|one| one.tensor).collect();
+        let updated: HashSet<usize> = self.updated().map(|(_, one)| one.tensor).collect();
         let places = self.places.iter().enumerate();
         let tensors = places.map(|(place, &of)| (place, self.parameters[of as usize].tensor));
         tensors
@@ -302,8 +321,13 @@ impl Recording {
 
     /// Tensors that must exist at the end.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = usize> + '_ {
-        self.gradients()
-            .chain(self.auxiliary.iter().copied())
+        self.gradients().chain(self.other_outputs())
+    }
+
+    /// The outputs besides the gradients of parameters.
+    pub(super) fn other_outputs(&self) -> impl Iterator<Item = usize> + '_ {
+        let auxiliary = self.auxiliary.iter().copied();
+        auxiliary
             .chain(self.input_gradients.iter().flatten().copied())
             .chain(self.statistics.iter().map(|(_, tensor)| *tensor))
             .chain([self.loss])

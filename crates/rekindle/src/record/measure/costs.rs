@@ -308,7 +308,7 @@ impl Costs {
         });
         let mut operations: Vec<Operation> = operations.collect();
         let turned = recording.turned();
-        for parameter in recording.updated() {
+        for (_, parameter) in recording.updated() {
             // A tensor of no bytes that shows that the update was made.
             let made = id(tensors.len());
             tensors.push(Tensor {

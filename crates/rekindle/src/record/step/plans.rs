@@ -12,7 +12,7 @@ use super::{State, Step};
 use crate::{
     record::{
         RecordError,
-        bridge::{self, Taken},
+        bridge,
         given::{given, shapes},
         measure::Known,
         measured::MeasuredRecording,
@@ -189,7 +189,7 @@ where
         let mut begun = Bytes::ZERO;
         let mut before = Bytes::ZERO;
         let compares = self.planning.options.compares;
-        let taken = if known.is_some() && !compares {
+        let recorded = if known.is_some() && !compares {
             None
         } else {
             if let Some(meter) = on_host {
@@ -201,31 +201,24 @@ where
                 meter.start_interval();
                 before = meter.read().in_use_bytes;
             }
-            let input_gradients = self.planning.options.input_gradients;
-            Some(bridge::take(
-                model,
-                &places,
-                batch,
-                input_gradients,
-                &self.step,
-            )?)
+            let gradients = self.planning.options.input_gradients;
+            let taken = bridge::take(model, &places, batch, gradients, &self.step)?;
+            Some(Recording::new(taken, self.update()))
         };
-        let now = taken.as_ref().map(Taken::fingerprint);
+        begun = begun.max(peak());
+        let now = recorded.as_ref().map(|(one, _)| one.fingerprint);
         let same = |plan: &Rc<PlannedRecording<_>>| {
             let recorded = plan.measured.recording.fingerprint;
             is_of(plan) && now.is_none_or(|now| now == recorded)
         };
         let mut auxiliary_now = None;
-        let place = match (state.plans.iter().position(same), taken) {
-            (Some(place), taken) => {
-                auxiliary_now = taken.map(|taken| taken.auxiliary);
-                begun = begun.max(peak());
+        let place = match (state.plans.iter().position(same), recorded) {
+            (Some(place), recorded) => {
+                auxiliary_now = recorded.map(|(_, auxiliary)| auxiliary);
                 place
             }
             (None, None) => unreachable!("a step that is not compared is known"),
-            (None, Some(taken)) => {
-                let recorded = Recording::new(taken, self.update());
-                begun = begun.max(peak());
+            (None, Some(recorded)) => {
                 recorded.0.check_trains()?;
                 state.changed += u64::from(known.is_some());
                 let in_numbers = |plan: &Rc<PlannedRecording<_>>| {

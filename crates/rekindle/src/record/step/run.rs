@@ -268,10 +268,11 @@ where
                     Turn::Update(one) => {
                         let gradient = one.take(interpreter);
                         match &mut exchange {
-                            None => update(one.parameter, gradient, interpreter)?,
+                            None => {
+                                update(&recording.parameters[one.place], gradient, interpreter)?;
+                            }
                             Some(exchange) => {
-                                let summed =
-                                    exchange.offer_update(one.parameter.tensor, gradient)?;
+                                let summed = exchange.offer_update(one.place, gradient)?;
                                 for (place, gradient) in summed {
                                     update(&recording.parameters[place], gradient, interpreter)?;
                                     exchange.updated += 1;
@@ -287,7 +288,7 @@ where
                 for (tensor, value) in ready.hand_out(interpreter) {
                     // Gradients that ranks sum are not kept.
                     let kept = match &mut exchange {
-                        Some(exchange) => exchange.offer(tensor, value)?,
+                        Some(exchange) => exchange.offer(recording, tensor, value)?,
                         None => Some(value),
                     };
                     tensors.extend(kept.map(|value| (tensor, value)));
