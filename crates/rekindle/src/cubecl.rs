@@ -36,7 +36,7 @@ pub fn keep_kernels_in(folder: PathBuf) {
 
 /// The path of the file [`CHOSEN`], if autotune's choices are kept.
 fn chosen_file() -> Option<PathBuf> {
-    let config = &set_up().config;
+    let config = set_up();
     let folder = KEPT.get().filter(|folder| {
         !config.autotune.disable_cache && config.environment.path.root() == folder.as_path()
     });
@@ -72,33 +72,24 @@ const PERSISTENT_MEMORY: PersistentMemory = PersistentMemory::Enforced;
 /// At every other level autotune first measures the device's peak performance, with two buffers of 1 GiB.
 const AUTOTUNE_LEVEL: AutotuneLevel = AutotuneLevel::Full;
 
-/// The settings in effect.
-pub(crate) struct Settings {
-    config: Arc<CubeClRuntimeConfig>,
+/// Applies the settings, and returns whether pools serve every buffer by its exact size.
+pub(crate) fn exact_sizes() -> bool {
+    matches!(
+        set_up().memory.persistent_memory,
+        PersistentMemory::Enforced
+    )
 }
 
-impl Settings {
-    /// Whether pools serve every buffer by its exact size.
-    pub(crate) fn exact_sizes(&self) -> bool {
-        matches!(
-            self.config.memory.persistent_memory,
-            PersistentMemory::Enforced
-        )
-    }
-}
-
-/// Applies the settings before a device is used. Settings that were applied earlier are kept.
-pub(crate) fn set_up() -> &'static Settings {
-    static SETTINGS: OnceLock<Settings> = OnceLock::new();
-    SETTINGS.get_or_init(|| {
+/// Applies the settings before a device is used, and returns those in effect: settings that were applied earlier are kept.
+fn set_up() -> &'static CubeClRuntimeConfig {
+    static IN_EFFECT: OnceLock<Arc<CubeClRuntimeConfig>> = OnceLock::new();
+    IN_EFFECT.get_or_init(|| {
         CubeClRuntimeConfig::try_set(with_defaults(
             CubeClRuntimeConfig::from_current_dir().override_from_env(),
             &Written::from_current_dir().override_from_env(),
             KEPT.get().cloned().map(CacheConfig::Directory),
         ));
-        Settings {
-            config: CubeClRuntimeConfig::get(),
-        }
+        CubeClRuntimeConfig::get()
     })
 }
 

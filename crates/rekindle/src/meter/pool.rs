@@ -54,7 +54,7 @@ impl PoolMeter {
     #[must_use]
     pub fn new(device: Device) -> Self {
         #[cfg(feature = "cubecl")]
-        let exact_sizes = crate::cubecl::set_up().exact_sizes();
+        let exact_sizes = crate::cubecl::exact_sizes();
         #[cfg(not(feature = "cubecl"))]
         let exact_sizes = false;
         Self {

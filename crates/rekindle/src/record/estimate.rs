@@ -148,7 +148,8 @@ impl Estimate {
         let input_bytes = inputs.map(bytes).sum();
         let updates = updates(recording, assumed.optimizer);
         let optimizer = updates.together(assumed.update, recording);
-        let costs = Costs::of_kernels(recording, assumed.kernels).with_updates(updates);
+        let mut costs = Costs::of_kernels(recording, assumed.kernels);
+        costs.updates = updates;
         let held = assumed.held + optimizer.state_bytes;
         let mut graph = costs.graph(recording, parameter_bytes + input_bytes + held);
         let plain = plain_order(&graph)?;

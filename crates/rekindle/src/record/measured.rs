@@ -52,14 +52,11 @@ impl<A> MeasuredRecording<A> {
         comparison_bytes: Bytes,
         planning: &Planning,
     ) -> Self {
-        let costs = Costs::estimated(&recording, planning.on_host);
         Self {
             shapes,
+            costs: Costs::new(&recording, planning),
             recording,
             auxiliary,
-            costs: costs
-                .with_updates(planning.updates())
-                .rounded_to(planning.allocation_unit()),
             comparison_bytes,
             took: Duration::ZERO,
         }

@@ -15,6 +15,7 @@ use crate::record::{
     layout::Alike,
     operation::{may_be_view, nominal_seconds},
     operations::RecordedOperation,
+    options::Planning,
     recording::Recording,
     update_costs::UpdateCosts,
 };
@@ -81,7 +82,17 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Costs before anything is measured: on the CPU with the known memory of kernels, else from shapes alone.
+    /// Costs of a step with these updates before anything is measured. Tensors of at least a unit are rounded, as the device's
+    /// driver does.
+    pub(in crate::record) fn new(recording: &Recording, planning: &Planning) -> Self {
+        Self {
+            updates: planning.updates(),
+            unit: planning.allocation_unit().0.max(ALIGNED),
+            ..Self::estimated(recording, planning.on_host)
+        }
+    }
+
+    /// Costs from what is known before: on the CPU the memory of kernels, else shapes alone.
     pub(in crate::record) fn estimated(recording: &Recording, on_host: bool) -> Self {
         match on_host {
             #[cfg(feature = "flex")]
@@ -172,6 +183,7 @@ impl Costs {
         (own.group == self.group).then(|| Self {
             updates: self.updates.clone(),
             scratch_bytes: self.scratch_bytes + scratch_bytes,
+            unit: self.unit,
             ..own
         })
     }
@@ -188,19 +200,6 @@ impl Costs {
         known.costs.extend(costs.filter(|(_, cost)| cost.measured));
         if self.costs.iter().any(|cost| cost.measured) {
             known.scratch_bytes = known.scratch_bytes.max(self.scratch_bytes);
-        }
-    }
-
-    /// Adds the costs of parameter updates, if the step makes them.
-    pub(in crate::record) fn with_updates(self, updates: UpdateCosts) -> Self {
-        Self { updates, ..self }
-    }
-
-    /// Rounds tensors of at least a unit, which the device's driver rounds up.
-    pub(in crate::record) fn rounded_to(self, unit: Bytes) -> Self {
-        Self {
-            unit: unit.0.max(ALIGNED),
-            ..self
         }
     }
 
