@@ -36,7 +36,7 @@ pub(super) fn per_operation(device: &Device) -> Seconds {
 fn measured(device: &Device) -> Result<f64, RecordError> {
     let model = Param::from_tensor(Tensor::<1>::ones([1], device));
     let step = |model: &Param<Tensor<1>>, ()| (0..OPERATIONS).fold(model.val(), |x, _| x * 0.5);
-    let taken = bridge::take(&model, &Place::of(&model), &(), false, step)?;
+    let taken = bridge::take(&model, &Place::of(&model), &(), step)?;
     let (recording, ()) = Recording::new(taken, Update::After);
     let graph = Costs::estimated(&recording, true).graph(&recording, Bytes::ZERO);
     let prepared = Prepared::new(&recording, plain_order(&graph)?, Vec::new());

@@ -54,7 +54,6 @@ pub(super) struct Options {
     /// The link to host memory, if tensors may be offloaded.
     pub(super) link: Option<Link>,
     pub(super) count: Count,
-    pub(super) input_gradients: bool,
     /// Whether values are checked.
     pub(super) check: bool,
     /// Whether every step is compared with its recording.
@@ -77,7 +76,6 @@ impl Default for Options {
             state: StateChoice::Whole,
             link: None,
             count: Count::default(),
-            input_gradients: false,
             check: true,
             compares: true,
             dry_runs: false,

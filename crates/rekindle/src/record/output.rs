@@ -33,17 +33,13 @@ pub struct SpanReading {
 }
 
 /// The output of a step.
-pub struct Output<A, I> {
+pub struct Output<A> {
     /// The loss, shape `[1]`, without autodiff: of the whole batch if [ranks](crate::reduce) share the step.
     pub loss: Tensor<1>,
     /// The auxiliary output, without autodiff, for this rank's samples.
     pub auxiliary: A,
     /// Gradients of the parameters, for burn's optimizers: of the whole batch if ranks share the step.
     pub gradients: GradientsParams,
-    /// Gradients of the batch's float tensors, if requested by
-    /// [`with_input_gradients`](super::Recorded::with_input_gradients): zeros for a tensor on which the loss does not
-    /// depend. Integer and boolean tensors are those of the batch.
-    pub input_gradients: Option<I>,
     /// Memory at the step's end, and its peak since the step began, without a later optimizer update. The peak includes
     /// comparing the step, and recording and planning it if this step needed that.
     pub memory: MemoryReading,
@@ -79,12 +75,11 @@ impl Done {
     }
 
     /// Builds the output, and updates the running statistics of `model`.
-    pub(super) fn finish<M: Module, A: TensorTree, I: TensorTree>(
+    pub(super) fn finish<M: Module, A: TensorTree>(
         mut self,
         current: &Current<A>,
         model: &M,
-        batch: I,
-    ) -> Result<Output<A, I>, RecordError> {
+    ) -> Result<Output<A>, RecordError> {
         let measured = &current.plan.measured;
         let recording = &measured.recording;
         let loss = self.loss(recording)?;
@@ -106,18 +101,10 @@ impl Done {
                 moved.filter_map(|(place, tensor)| Some((*place, self.tensors.remove(tensor)?)));
             drop(put_statistics(model.clone(), &moved.collect()));
         }
-        let input_gradients = (!recording.input_gradients.is_empty()).then(|| {
-            let gradients = recording.input_gradients.iter();
-            let gradients: Vec<Option<DispatchTensor>> = gradients
-                .map(|gradient| self.tensors.get(&(*gradient)?).cloned())
-                .collect();
-            batch.map(&mut InputGradients(gradients.into_iter()))
-        });
         Ok(Output {
             loss,
             auxiliary,
             gradients,
-            input_gradients,
             memory: whole(&self.phases, current.begun),
             phases: self.phases,
             spans: self.spans,
@@ -185,17 +172,5 @@ impl TensorMapper for Values {
 
     fn bool<const D: usize>(&mut self, _tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         Tensor::from_dispatch(self.next())
-    }
-}
-
-/// Replaces a batch's float tensors by their gradients.
-struct InputGradients(std::vec::IntoIter<Option<DispatchTensor>>);
-
-impl TensorMapper for InputGradients {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match self.0.next().flatten() {
-            Some(gradient) => Tensor::from_dispatch(gradient),
-            None => tensor.without_autodiff().zeros_like(),
-        }
     }
 }

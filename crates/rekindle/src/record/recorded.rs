@@ -53,7 +53,7 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    let taken = bridge::take(model, &Place::of(model), batch, false, &step)?;
+    let taken = bridge::take(model, &Place::of(model), batch, &step)?;
     Ok(Recorded {
         model,
         batch,
@@ -247,9 +247,8 @@ where
     /// parameters](crate::reduce::broadcast_parameters). While the backward pass runs, complete gradients are summed in
     /// buckets; on the CPU backend a plan counts their memory. Each rank's optimizer then makes the same update, or a
     /// [`Sharded`](crate::Sharded) one the update of its part of the parameters. A step that fails on one rank fails on
-    /// all, and the next one can succeed. Auxiliary output, running statistics (except those of
-    /// [`synchronised_batch_norm`](crate::synchronised_batch_norm)) and [gradients of the
-    /// batch](Self::with_input_gradients) are local to the rank.
+    /// all, and the next one can succeed. Auxiliary output and running statistics (except those of
+    /// [`synchronised_batch_norm`](crate::synchronised_batch_norm)) are local to the rank.
     ///
     /// Before the first step the ranks measure their link, by a few all-reduces of two sizes, and each rank the time to
     /// copy gradients to their buckets and back. The [predicted time](super::StepPlan::predicted_time) includes the
@@ -260,19 +259,6 @@ where
     pub fn with_reducer(mut self, reducer: impl Reducer + 'static) -> Self {
         self.reducer = Some(Arc::new(reducer));
         self
-    }
-
-    /// Also computes the gradients of the batch's float tensors.
-    ///
-    /// # Errors
-    ///
-    /// See [`record()`]: the step is recorded again.
-    pub fn with_input_gradients(mut self) -> Result<Self, RecordError> {
-        self.options.input_gradients = true;
-        let places = Place::of(self.model);
-        let taken = bridge::take(self.model, &places, self.batch, true, &self.step)?;
-        self.recorded = Recording::new(taken, Update::After);
-        Ok(self)
     }
 
     /// The bytes of the largest tensor that an operation of the step makes; any program of the step has memory for it.
@@ -414,8 +400,7 @@ where
             let before = host.map(|meter| meter.read().in_use_bytes);
             let started = Instant::now();
             let places = Place::of(self.model);
-            let gradients = self.options.input_gradients;
-            let taken = bridge::take(self.model, &places, self.batch, gradients, &self.step)?;
+            let taken = bridge::take(self.model, &places, self.batch, &self.step)?;
             drop(Recording::new(taken, update));
             let time = started.elapsed();
             let peak = host.map(|meter| meter.read().peak_in_use_bytes);

@@ -42,8 +42,6 @@ pub(crate) struct Recording {
     pub(crate) loss: usize,
     /// The tensors of the auxiliary output.
     pub(crate) auxiliary: Vec<usize>,
-    /// Gradients of the batch's float tensors; `None` where there is none.
-    pub(crate) input_gradients: Vec<Option<usize>>,
     /// New values of running statistics, by place.
     pub(crate) statistics: Vec<(usize, usize)>,
     /// When parameters are updated.
@@ -79,7 +77,6 @@ impl Recording {
         let gradients = taken.parameters.iter().filter_map(|one| one.gradient);
         let outputs = gradients
             .chain(taken.auxiliary_tensors.iter().copied())
-            .chain(taken.input_gradients.iter().flatten().copied())
             .chain(taken.statistics.iter().map(|(_, id)| *id))
             .chain([taken.loss]);
         let needed = needed(
@@ -139,7 +136,6 @@ impl Recording {
         let constants = constants.into_iter();
         let inputs = taken.inputs.iter().map(|input| number(input.id));
         let auxiliary = taken.auxiliary_tensors.into_iter().map(number);
-        let input_gradients = taken.input_gradients.iter();
         let statistics = taken.statistics.into_iter();
         let mut recording = Self {
             operations: packing.finish(),
@@ -149,7 +145,6 @@ impl Recording {
             constants: constants.map(|(id, data)| (number(id), data)).collect(),
             loss: number(taken.loss),
             auxiliary: auxiliary.collect(),
-            input_gradients: input_gradients.map(|one| one.map(number)).collect(),
             statistics: statistics
                 .map(|(place, tensor)| (place, number(tensor)))
                 .collect(),
@@ -171,8 +166,7 @@ impl Recording {
         for one in &self.parameters {
             (one.place, one.gradient).hash(&mut hasher);
         }
-        let outputs = (self.loss, &self.auxiliary, &self.input_gradients);
-        (outputs, &self.statistics).hash(&mut hasher);
+        (self.loss, &self.auxiliary, &self.statistics).hash(&mut hasher);
         hasher.finish()
     }
 
@@ -206,9 +200,7 @@ impl Recording {
 
     /// Fails if no gradient depends on the loss: burn's `backward` would panic.
     pub(super) fn check_trains(&self) -> Result<(), RecordError> {
-        let gradients = self.parameters.iter().map(|one| one.gradient);
-        let mut gradients = gradients.chain(self.input_gradients.iter().copied());
-        if gradients.any(|one| one.is_some()) {
+        if self.parameters.iter().any(|one| one.gradient.is_some()) {
             return Ok(());
         }
         let mut read = HashSet::from([self.loss]);
@@ -328,7 +320,6 @@ impl Recording {
     pub(super) fn other_outputs(&self) -> impl Iterator<Item = usize> + '_ {
         let auxiliary = self.auxiliary.iter().copied();
         auxiliary
-            .chain(self.input_gradients.iter().flatten().copied())
             .chain(self.statistics.iter().map(|(_, tensor)| *tensor))
             .chain([self.loss])
     }

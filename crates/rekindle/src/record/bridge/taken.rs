@@ -28,8 +28,6 @@ pub(in crate::record) struct Taken<A> {
     /// The auxiliary output, on the recording device, and its tensors.
     pub(in crate::record) auxiliary: A,
     pub(in crate::record) auxiliary_tensors: Vec<TensorId>,
-    /// Gradients of the batch's float tensors, if requested; `None` for a tensor on which the loss does not depend.
-    pub(in crate::record) input_gradients: Vec<Option<TensorId>>,
     /// New values of running statistics, by place.
     pub(in crate::record) statistics: Vec<(usize, TensorId)>,
     /// Tensors created by the marks of stages: the position of their operation is the position of the mark.

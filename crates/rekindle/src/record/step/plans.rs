@@ -201,8 +201,7 @@ where
                 meter.start_interval();
                 before = meter.read().in_use_bytes;
             }
-            let gradients = self.planning.options.input_gradients;
-            let taken = bridge::take(model, &places, batch, gradients, &self.step)?;
+            let taken = bridge::take(model, &places, batch, &self.step)?;
             Some(Recording::new(taken, self.update()))
         };
         begun = begun.max(peak());

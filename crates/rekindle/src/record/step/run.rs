@@ -47,7 +47,7 @@ where
     ///
     /// If the step cannot be recorded, no plan fits, a value is not finite, or the device fails. Then nothing is
     /// returned, and the model is unchanged.
-    pub fn run(&self, model: &M, batch: I) -> Result<Output<R::Auxiliary, I>, RecordError> {
+    pub fn run(&self, model: &M, batch: I) -> Result<Output<R::Auxiliary>, RecordError> {
         self.among_ranks(|exchange| {
             let current = self.begin(Update::After, model, &batch)?;
             let recording = &current.plan.measured.recording;
@@ -58,7 +58,7 @@ where
                 let hooks = (exchange, &mut update as &mut UpdateHook<'_>);
                 self.interpret(&current.plan, interpreter, returned, readings, hooks)
             })?;
-            Ok(done.finish(&current, model, batch)?)
+            Ok(done.finish(&current, model)?)
         })
     }
 
@@ -86,7 +86,7 @@ where
         batch: I,
         rate: f64,
         optimizer: &mut O,
-    ) -> Result<Output<R::Auxiliary, I>, RecordError> {
+    ) -> Result<Output<R::Auxiliary>, RecordError> {
         self.among_ranks(|mut exchange| {
             let current = self.begin(Update::InBackward, model, &batch)?;
             let recording = &current.plan.measured.recording;
@@ -129,7 +129,7 @@ where
             };
             lent.put_back(model, recording, interpreter.as_mut());
             drop(interpreter);
-            let output = done.and_then(|done| done.finish(&current, model, batch));
+            let output = done.and_then(|done| done.finish(&current, model));
             output.map_err(|error| Failed { updated, error })
         })
     }
