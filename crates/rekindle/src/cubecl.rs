@@ -5,7 +5,7 @@
 //! where compiled kernels and autotune's choices are [kept](keep_kernels_in). Without that call they are not kept.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs,
     io::Write,
     path::PathBuf,
@@ -99,24 +99,24 @@ fn with_defaults(
     written: &Written,
     kept: Option<CacheConfig>,
 ) -> CubeClRuntimeConfig {
-    if written.memory.persistent_memory.is_none() {
+    if !written.has("memory", "persistent_memory") {
         config.memory.persistent_memory = PERSISTENT_MEMORY;
     }
-    if written.autotune.level.is_none() {
+    if !written.has("autotune", "level") {
         config.autotune.level = AUTOTUNE_LEVEL;
     }
-    if written.compilation.logger.is_none() {
+    if !written.has("compilation", "logger") {
         // Logs a line for each compiled kernel, to show progress. By default there is no listener.
         config.compilation.logger.level = CompilationLogLevel::Basic;
         config.compilation.logger.log = Some(LogCrateLevel::Info);
     }
-    if written.environment.records.is_none() {
+    if !written.has("environment", "records") {
         config.environment.records.level = RecordLevel::Off;
     }
-    if written.environment.name.is_some() || written.environment.path.is_some() {
+    if written.has("environment", "name") || written.has("environment", "path") {
         return config;
     }
-    if written.compilation.cache.is_none() {
+    if !written.has("compilation", "cache") {
         // Without a build id, the kernels of two programs may be mistaken for each other.
         config.compilation.cache = kept.is_some() && buildid::build_id().is_some();
     }
@@ -126,56 +126,23 @@ fn with_defaults(
             config.environment.name = DATABASE.into();
         }
         None => {
-            config.autotune.disable_cache |= written.autotune.disable_cache.is_none();
-            config.throughput.disable_cache |= written.throughput.disable_cache.is_none();
+            config.autotune.disable_cache |= !written.has("autotune", "disable_cache");
+            config.throughput.disable_cache |= !written.has("throughput", "disable_cache");
         }
     }
     config
 }
 
-/// Which of the settings made here the user wrote down, read from the files that cubecl reads.
+/// The settings that the user wrote down, by section and key, read from the files that cubecl reads.
 #[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct Written {
-    memory: WrittenMemory,
-    autotune: WrittenAutotune,
-    compilation: WrittenCompilation,
-    throughput: WrittenThroughput,
-    environment: WrittenEnvironment,
-}
+#[serde(transparent)]
+struct Written(HashMap<String, HashMap<String, Ignored>>);
 
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenMemory {
-    persistent_memory: Option<Ignored>,
-}
-
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenAutotune {
-    level: Option<Ignored>,
-    disable_cache: Option<Ignored>,
-}
-
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenCompilation {
-    cache: Option<Ignored>,
-    logger: Option<Ignored>,
-}
-
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenThroughput {
-    disable_cache: Option<Ignored>,
-}
-
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenEnvironment {
-    name: Option<Ignored>,
-    path: Option<Ignored>,
-    records: Option<Ignored>,
+impl Written {
+    fn has(&self, section: &str, key: &str) -> bool {
+        let keys = self.0.get(section);
+        keys.is_some_and(|keys| keys.contains_key(key))
+    }
 }
 
 /// A value of any kind.
@@ -203,21 +170,18 @@ impl RuntimeConfig for Written {
     }
 
     fn override_from_env(mut self) -> Self {
-        type Field = fn(&mut Written) -> &mut Option<Ignored>;
-        let variables: [(&str, Field); 7] = [
-            ("CUBECL_AUTOTUNE_LEVEL", |w| &mut w.autotune.level),
-            ("CUBECL_AUTOTUNE_CACHE", |w| &mut w.autotune.disable_cache),
-            ("CUBECL_THROUGHPUT_CACHE", |w| {
-                &mut w.throughput.disable_cache
-            }),
-            ("CUBECL_DEBUG_LOG", |w| &mut w.compilation.logger),
-            ("CUBECL_DEBUG_OPTION", |w| &mut w.compilation.logger),
-            ("CUBECL_ENVIRONMENT", |w| &mut w.environment.name),
-            ("CUBECL_ENVIRONMENT_RECORDS", |w| &mut w.environment.records),
-        ];
-        for (variable, field) in variables {
+        for (variable, section, key) in [
+            ("CUBECL_AUTOTUNE_LEVEL", "autotune", "level"),
+            ("CUBECL_AUTOTUNE_CACHE", "autotune", "disable_cache"),
+            ("CUBECL_THROUGHPUT_CACHE", "throughput", "disable_cache"),
+            ("CUBECL_DEBUG_LOG", "compilation", "logger"),
+            ("CUBECL_DEBUG_OPTION", "compilation", "logger"),
+            ("CUBECL_ENVIRONMENT", "environment", "name"),
+            ("CUBECL_ENVIRONMENT_RECORDS", "environment", "records"),
+        ] {
             if std::env::var_os(variable).is_some() {
-                *field(&mut self) = Some(Ignored);
+                let keys = self.0.entry(section.into()).or_default();
+                keys.insert(key.into(), Ignored);
             }
         }
         self

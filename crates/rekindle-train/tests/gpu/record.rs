@@ -172,7 +172,10 @@ fn what_the_driver_holds_is_counted_from_the_next_clean_up_on_and_never_below_it
         says.store(1, Relaxed);
         assert_eq!(meter.trim(), reserved() + Bytes(10 * MIB));
         assert_eq!(meter.context_bytes(), Bytes(10 * MIB));
-        assert_eq!(meter.lifetime_peak().counted(Count::Reserved), Bytes(1024 * MIB));
+        assert_eq!(
+            meter.lifetime_peak().counted(Count::Reserved),
+            Bytes(1024 * MIB)
+        );
         drop(kept);
     });
 }

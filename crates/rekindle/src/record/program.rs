@@ -13,10 +13,7 @@ use burn_ir::OperationIr;
 use rekindle_plan::graph::{Graph, Program, TensorId};
 
 use super::{
-    RecordError,
-    bridge::Interpreter,
-    host::Move,
-    operations::RecordedOperation,
+    RecordError, bridge::Interpreter, host::Move, operations::RecordedOperation,
     recording::Recording,
 };
 
@@ -185,7 +182,10 @@ impl UpdateOf<'_> {
 
 impl Ready<'_> {
     /// Takes the tensors out of the interpreter, and returns them with their numbers.
-    pub(super) fn hand_out(self, interpreter: &mut dyn Interpreter) -> Vec<(usize, DispatchTensor)> {
+    pub(super) fn hand_out(
+        self,
+        interpreter: &mut dyn Interpreter,
+    ) -> Vec<(usize, DispatchTensor)> {
         let ready = self.ready.iter().map(|&(_, tensor)| {
             let last = self.recording.tensors.last_read(tensor);
             let value = interpreter.hand_out(&last);

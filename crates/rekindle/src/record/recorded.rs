@@ -10,8 +10,8 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, Planner, Seconds};
 
 use super::{
-    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
-    autodiff_time, bridge, given,
+    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted, autodiff_time,
+    bridge, given,
     measure::Known,
     measured::MeasuredRecording,
     optimizer,

@@ -11,8 +11,7 @@ use rekindle_plan::{Bytes, Planner};
 use super::{State, Step};
 use crate::{
     record::{
-        RecordError,
-        bridge,
+        RecordError, bridge,
         given::{given, shapes},
         measure::Known,
         measured::MeasuredRecording,
@@ -363,11 +362,7 @@ impl<A> State<A> {
 
     /// Bytes of the optimizer's state that comes into use with a recording, if steps have run: of parameters that train
     /// now and did not before.
-    fn new_bytes(
-        &self,
-        planning: &Planning,
-        recording: &Recording,
-    ) -> Result<Bytes, RecordError> {
+    fn new_bytes(&self, planning: &Planning, recording: &Recording) -> Result<Bytes, RecordError> {
         let recordings = self.plans.iter().map(|plan| &plan.measured.recording);
         let known = recordings.flat_map(|one| &one.parameters);
         let known: HashMap<ParamId, bool> = known.fold(HashMap::new(), |mut known, one| {
