@@ -116,7 +116,7 @@
 //! | `autodiff_time.rs` | what burn's own loop takes beyond the operations of a step |
 //! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |
-//! | `finite.rs`, `refusal.rs` | values that are not finite; operations that a device refused |
+//! | `finite.rs` | values that are not finite |
 //! | `error.rs` | [`RecordError`]: the error texts |
 //! | `update.rs`, `update_costs.rs` | [`Update`]: when parameters are updated, and what that takes; [`Updates`]: which a plan may have |
 //! | [`optimizer_state`] (`optimizer_state.rs`) | who keeps the optimizer's state, if ranks share a step |
@@ -168,7 +168,6 @@ mod rank;
 mod ranks;
 mod recorded;
 mod recording;
-mod refusal;
 mod room;
 mod staged;
 mod step;

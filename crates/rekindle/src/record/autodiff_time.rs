@@ -17,8 +17,7 @@ use super::{
     given::{given, started},
     measure::Costs,
     places::Place,
-    program::plain_order,
-    program::{Prepared, Turn},
+    program::{Prepared, Turn, plain_order},
     recording::Recording,
     update::Update,
 };

@@ -136,7 +136,7 @@ pub(super) fn choose(
     }
     dry(program.program.len())?;
     note_blocks(&new);
-    RecordError::of_device(recording, meter)
+    recording.check_device(meter)
 }
 
 /// Records that all kernels of a program are chosen.

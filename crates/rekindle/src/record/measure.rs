@@ -76,7 +76,7 @@ impl Costs {
         let alike = Alike::new(recording);
         let storage = storage_bytes(recording);
         let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
-        let probe = Probe { planning, meter };
+        let probe = Probe { planning };
         let has_room = |bytes| match planning.check_memory(bytes) {
             Err(RecordError::OverBudget { .. }) => Ok(false),
             checked => checked.map(|()| true),

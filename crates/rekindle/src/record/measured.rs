@@ -83,7 +83,7 @@ impl<A> MeasuredRecording<A> {
         let open = |budget: &Bytes| *budget >= planning.in_use();
         let planning = &planning.with_budget(planning.budget.filter(open), planning.wanted.clone());
         let meter = &*planning.meter;
-        RecordError::of_device(&recording, meter)?;
+        recording.check_device(meter)?;
         let prepared = |planning: &Planning| {
             let (first, offloaded) = first_program(&recording, &estimated, planning)?;
             let first = Prepared::new(&recording, first, offloaded);
@@ -105,7 +105,7 @@ impl<A> MeasuredRecording<A> {
         let start = || started(&recording, given.clone());
         let costs = estimated.measured(&recording, &first, start, (planning, known), progress);
         let _ = planning.device.sync();
-        RecordError::of_device(&recording, meter)?;
+        recording.check_device(meter)?;
         let costs = costs?;
         if !planning.on_host {
             choosing::note(&recording, &first, Runs::Singly);

@@ -10,7 +10,7 @@ use std::{
 use burn::tensor::DispatchTensor;
 use rekindle_plan::{
     Bytes, Seconds, StageId,
-    graph::{Graph, GraphPlan, GraphPlanError, Program, Span, SpanPass, Timetable, simulate},
+    graph::{Graph, GraphPlan, GraphPlanError, Span, SpanPass, Timetable, simulate},
 };
 
 use super::{
@@ -336,13 +336,11 @@ pub(super) fn planned<A>(
             let linked = graph.linked(&offloaded, link.as_ref());
             let linked = linked.map_err(GraphPlanError::from)?;
             let spans = super::staged::stages(&graph).spans(&linked, &program);
-            let of =
-                |graph: &Graph, program: &Program| timetable(&measured.recording, graph, program);
-            let timetables = match planning.shards.is_some() {
-                true => Some([of(&linked, &program), of(&graph, &plain)]),
-                false => None,
+            let both = || {
+                [(&*linked, &program), (&graph, &plain)]
+                    .map(|(graph, program)| timetable(&measured.recording, graph, program))
             };
-            (spans, timetables)
+            (spans, planning.shards.is_some().then(both))
         };
         let mut planned = PlannedRecording {
             timetables,

@@ -22,6 +22,7 @@ use super::{
     tensors::{Numbering, Tensors},
     update::Update,
 };
+use crate::{meter::Meter, quiet};
 
 /// A recorded step.
 #[derive(Debug, Clone)]
@@ -335,6 +336,22 @@ impl Recording {
     pub(super) fn largest(&self) -> Option<(usize, Bytes)> {
         let sizes = (0..self.tensors.len()).map(|one| (one, Bytes(self.tensors.value_bytes(one))));
         sizes.rev().max_by_key(|(_, bytes)| *bytes)
+    }
+
+    /// Fails if the device has rejected a kernel since the last call, so that results are missing. Queued work must be done.
+    pub(super) fn check_device(&self, meter: &dyn Meter) -> Result<(), RecordError> {
+        let Some(refusal) = quiet::take_refusal() else {
+            return Ok(());
+        };
+        match meter.largest_buffer().zip(self.largest()) {
+            Some((limit, (tensor, bytes))) if bytes > limit => Err(RecordError::TensorTooLarge {
+                tensor: self.describe(tensor),
+                bytes,
+                limit,
+                refusal,
+            }),
+            _ => Err(RecordError::Device(refusal)),
+        }
     }
 
     /// A tensor's description: `the gradient of layers.1.weight`.

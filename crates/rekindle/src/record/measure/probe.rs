@@ -7,7 +7,7 @@ use rekindle_plan::Bytes;
 
 use super::costs::Costs;
 use crate::{
-    meter::{MemoryReading, Meter},
+    meter::MemoryReading,
     record::{
         RecordError,
         bridge::Interpreter,
@@ -40,7 +40,6 @@ pub(super) fn relative_time(in_one_go: f64, one_by_one: f64) -> f64 {
 /// Measures operations.
 pub(super) struct Probe<'a> {
     pub(super) planning: &'a Planning,
-    pub(super) meter: &'a dyn Meter,
 }
 
 impl Probe<'_> {
@@ -116,15 +115,16 @@ impl Probe<'_> {
         interpreter: &mut dyn Interpreter,
         operation: OperationIr,
     ) -> Interval {
-        if self.meter.exact_sizes() {
+        let meter = &*self.planning.meter;
+        if meter.exact_sizes() {
             // If pools serve exact sizes and start empty, their peak is the operation's peak.
-            self.meter.trim();
+            meter.trim();
         }
         wake_threads();
-        self.meter.start_interval();
-        let before = self.meter.read();
+        meter.start_interval();
+        let before = meter.read();
         let seconds = self.time(interpreter, operation);
-        let after = self.meter.read();
+        let after = meter.read();
         Interval {
             before,
             after,

@@ -185,7 +185,10 @@ where
             Ok(given(recording, model, batch))
         })?;
         // The device may have rejected a kernel of an update or an evaluation since the last step.
-        RecordError::of_device(&planned.measured.recording, &*self.planning.meter)?;
+        planned
+            .measured
+            .recording
+            .check_device(&*self.planning.meter)?;
         let begun = on_host.map(|meter| meter.read().peak_in_use_bytes);
         Ok(Current {
             begun: current.begun.max(begun.unwrap_or_default()),
@@ -211,7 +214,7 @@ where
         let done = quiet::catch(|| run(&mut readings)).map_err(RecordError::Device);
         // Waits for queued work.
         readings.phases.end(readings.phase);
-        let refused = RecordError::of_device(recording, meter);
+        let refused = recording.check_device(meter);
         let done = done.and_then(|done| refused.map(|()| done)).flatten()?;
         if self.planning.options.check {
             done.check(recording)?;
@@ -305,7 +308,7 @@ where
             });
         };
         // A rejected kernel is reported with the last bucket.
-        RecordError::of_device(recording, &*self.planning.meter)?;
+        recording.check_device(&*self.planning.meter)?;
         let loss = tensors.get(&recording.loss).cloned();
         exchange.close(loss.ok_or(RecordError::LossElsewhere)?)?;
         while let Some(summed) = exchange.next()? {
