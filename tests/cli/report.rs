@@ -60,7 +60,7 @@ fn a_page_stands_alone_and_agrees_with_the_record_to_the_byte() {
     let mut shown = vec![
         bytes(&record["predicted_peak_bytes"]),
         bytes(&record["measured_peak_bytes"]),
-        bytes(&record["plain"]["peak_bytes"]),
+        bytes(&record["plain_peak_bytes"]),
     ];
     for step in record["phases"].as_array().expect("phases") {
         for phase in step["phases"].as_array().expect("phases") {

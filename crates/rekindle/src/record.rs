@@ -129,7 +129,7 @@
 //! | `buckets.rs` | which gradients are summed together |
 //! | `exchange.rs`, `exchange/` | gradients summed over ranks while the backward pass runs |
 //! | `exchange_cost.rs` | the cost of the exchange, measured before the first step |
-//! | `step_plan.rs` | a plan in numbers |
+//! | `plan_summary.rs` | a plan in numbers, as it is shown and written |
 //! | `kept.rs` | [`run_recorded`]: records the step at its first run |
 //! | `estimate.rs` | [`estimate`]: plans a step without a device |
 //! | `kernels.rs` | memory that kernels take besides tensors, by operation |
@@ -147,6 +147,7 @@ mod exchange;
 mod exchange_cost;
 mod finite;
 mod given;
+mod hexadecimal;
 mod host;
 mod kept;
 mod kernels;
@@ -163,6 +164,7 @@ mod options;
 mod output;
 mod placed;
 mod places;
+mod plan_summary;
 mod planned;
 mod profile;
 mod program;
@@ -174,7 +176,6 @@ mod refusal;
 mod room;
 mod staged;
 mod step;
-mod step_plan;
 mod tensors;
 mod update;
 mod update_costs;
@@ -196,14 +197,14 @@ pub use optimizer::Optimizer;
 pub use options::with_reserve;
 pub use output::{Output, SpanReading};
 pub(crate) use places::{Place, apart, put_statistics, tensors};
+pub use plan_summary::{Offload, PlanSummary, StepExchange};
 pub use profile::StepProfile;
 #[doc(hidden)]
 pub use profile::plan_of_chain;
 pub use recorded::{Recorded, record};
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
-pub use staged::{StagedPlan, action};
+pub use staged::{Order, StagedPlan, action};
 pub use step::Step;
-pub use step_plan::{Offload, StepExchange, StepPlan};
 pub use update::{InBackwardBecause, Update, Updates};
 pub use wanted::{PlanElsewhere, Wanted};
 #[doc(hidden)]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rekindle_plan::{
-    Bytes, PlanError, Planner, Request, Schedule, Seconds,
+    Bytes, PlanError, Planner, Request, Schedule, Seconds, StageId,
     graph::{Graph, GraphPlan, GraphPlanError, OperationId, plan_graph},
 };
 use schemars::JsonSchema;
@@ -40,17 +40,14 @@ pub struct Program {
     /// Time of one step.
     predicted_step_s: Seconds,
     /// First and last stage of each segment; `null` where stages are recomputed in another way.
-    segments: Option<Vec<[usize; 2]>>,
+    #[schemars(with = "Option<Vec<[usize; 2]>>")]
+    segments: Option<Vec<(StageId, StageId)>>,
     /// The operations to run, in order, as places in the graph.
     operations: Vec<OperationId>,
 }
 
 impl Program {
     fn new(plan: &GraphPlan, budget: Option<Bytes>, feasible: bool) -> Self {
-        let segments = plan.segments().map(|segments| {
-            let stages = segments.into_iter();
-            stages.map(|(first, last)| [first.0, last.0]).collect()
-        });
         Self {
             format: PROGRAM_FORMAT.into(),
             planner: plan.planner.to_string(),
@@ -58,7 +55,7 @@ impl Program {
             budget_bytes: budget,
             predicted_peak_bytes: plan.simulated.peak,
             predicted_step_s: plan.simulated.time,
-            segments,
+            segments: plan.segments(),
             operations: plan.program.operations().to_vec(),
         }
     }
@@ -71,11 +68,11 @@ impl Program {
             Err(_) => Planner::Graph,
         };
         let schedule = self.segments.as_deref().and_then(|segments| {
-            let [.., [_, last]] = segments else {
+            let [.., (_, last)] = segments else {
                 return None;
             };
-            let starts: Vec<usize> = segments[1..].iter().map(|[first, _]| *first).collect();
-            Some(Schedule::single_level(last + 1, &starts))
+            let starts: Vec<usize> = segments[1..].iter().map(|(first, _)| first.0).collect();
+            Some(Schedule::single_level(last.0 + 1, &starts))
         });
         let plan = GraphPlan::of_operations(graph, None, self.operations, Vec::new()).ok()?;
         Some(GraphPlan {

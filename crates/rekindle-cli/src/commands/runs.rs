@@ -116,9 +116,9 @@ fn of(path: PathBuf) -> Option<Run> {
     Some(Run {
         started_at: started,
         config: record.map(|record| record.name.clone()),
-        budget_bytes: record.and_then(|record| record.budget_bytes),
-        measured_peak_bytes: record.map(|record| record.measured_peak_bytes),
-        measured_step_s: record.map(|record| record.measured_step_s),
+        budget_bytes: record.and_then(|record| record.plan.budget),
+        measured_peak_bytes: record.map(|record| record.measured.peak),
+        measured_step_s: record.map(|record| record.measured.step),
         last_loss: record.map(|record| record.last_loss),
         state,
         path,

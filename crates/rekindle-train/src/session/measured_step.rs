@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     PlanFile, Planned, RunError, ScheduleRequest,
-    frontier::{Frontier, FrontierPoint, frontier},
-    recorded::{named, planned, refused},
+    frontier::{Frontier, frontier},
+    recorded::{named, refused},
 };
 use crate::settings::TrainSettings;
 use rekindle::{
     meter::Count,
-    record::{Estimate, Link, RecordError, StagedPlan, StepPlan, StepProfile, plan_of_chain},
+    record::{Estimate, Link, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain},
 };
 
 /// A measured training step, without its model.
@@ -164,10 +164,8 @@ impl MeasuredStep {
             let none = "the step has no recorded operations";
             return Err(RunError::OtherModel(none.into()));
         };
-        let order = file.order()?;
-        order.check(step.recording)?;
-        let plan = step.plan(None, order.wanted())?;
-        Ok(self.planned(plan, Some(file.planner.clone())))
+        let plan = step.plan(None, file.order_of(step.recording)?)?;
+        Ok(self.planned(plan, Some(&file.plan)))
     }
 
     /// The memory/time frontier of a planner, like [`Engine::frontier`](super::Engine::frontier); of a chain without a
@@ -187,19 +185,21 @@ impl MeasuredStep {
         let (chain, optimizer) = (&self.chain, &self.chain.optimizer);
         let points = chain_frontier(chain, request.planner, |plan| {
             let peak = plan.simulated.peak.max(chain.optimizer_peak());
-            FrontierPoint {
-                budget_bytes: peak,
-                predicted_peak_bytes: peak,
-                predicted_step_s: plan.simulated.time + optimizer.step_s,
-                planner: plan.planner.to_string(),
-                segments: plan.segments().map(|segments| segments.len()),
-                repeated: None,
+            PlanSummary {
+                planner: plan.planner,
+                budget: Some(peak),
+                predicted_peak: peak,
+                predicted_in_use: peak,
+                predicted_time: plan.simulated.time + optimizer.step_s,
+                segments: plan.segments(),
+                repeated: plan.simulated.repeated,
+                ..plain.summary.clone()
             }
         });
         let asked = ScheduleRequest::Plan(request);
         let points =
             points.map_err(|error| refused(error.into(), &asked, Bytes::ZERO, |_| None))?;
-        Ok(Frontier::new(request.planner, &plain, points))
+        Ok(Frontier::new(request.planner, points))
     }
 
     /// A plan of one part of a batch.
@@ -207,18 +207,18 @@ impl MeasuredStep {
         &self,
         budget: Option<Bytes>,
         planner: Planner,
-    ) -> Result<(StepPlan, StagedPlan), RecordError> {
+    ) -> Result<(PlanSummary, StagedPlan), RecordError> {
         match &self.profile {
             Some(Profile { step, .. }) => step.plan(budget, planner),
             None => plan_of_chain(&self.chain, budget, planner),
         }
     }
 
-    /// All that is shown of a plan; `planner` is its planner's name if it was made before.
+    /// The plan of a whole step; `before` is the plan of the file that it was read from.
     fn planned(
         &self,
-        (plan, mut staged): (StepPlan, StagedPlan),
-        planner: Option<String>,
+        (plan, mut staged): (PlanSummary, StagedPlan),
+        before: Option<&PlanSummary>,
     ) -> Planned {
         for (stage, named) in staged.chain.stages.iter_mut().zip(&self.chain.stages) {
             stage.name.clone_from(&named.name);
@@ -232,16 +232,7 @@ impl MeasuredStep {
                 param_count: 0,
             },
         };
-        let planned = planned(&terms, plan, staged, &self.chain.optimizer, planner);
-        match self.profile {
-            Some(_) => planned,
-            // Nothing can run.
-            None => Planned {
-                order: None,
-                operations: None,
-                ..planned
-            },
-        }
+        Planned::new(&terms, plan, staged, self.chain.optimizer, before)
     }
 }
 

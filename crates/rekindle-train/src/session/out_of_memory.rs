@@ -61,7 +61,7 @@ impl OutOfMemory {
 /// keeps.
 #[must_use]
 pub fn holders(planned: &Planned) -> Vec<(String, Bytes)> {
-    let stages = planned.chain.stages.iter();
+    let stages = planned.staged.chain.stages.iter();
     let held = stages.map(|stage| {
         let bytes = stage.param_bytes + stage.grad_bytes + stage.saved_bytes;
         (stage.name.clone(), bytes)

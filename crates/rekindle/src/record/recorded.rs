@@ -247,8 +247,8 @@ where
     /// batch](Self::with_input_gradients) are local to the rank.
     ///
     /// Before the first step the ranks measure their link, by a few all-reduces of two sizes, and each rank the time to
-    /// copy gradients to their buckets and back. The [predicted time](super::StepPlan::predicted_time) includes the
-    /// [time that the exchange adds](super::StepPlan::exchange), overlapped with the rest of the backward pass and
+    /// copy gradients to their buckets and back. The [predicted time](super::PlanSummary::predicted_time) includes the
+    /// [time that the exchange adds](super::PlanSummary::exchange), overlapped with the rest of the backward pass and
     /// assuming that all ranks are as fast as this one, with means over ranks and the parameters that a sharded
     /// optimizer sends. [`Output::exchange`](super::Output::exchange) is the measured time.
     #[must_use]
@@ -290,7 +290,7 @@ where
     /// the driver's context. Planning measures the step's operations a few times, on the recorded model and batch,
     /// within the budget. It does not change parameters, running statistics or the random number generator.
     ///
-    /// A percentage refers to [`StepPlan::plain_peak`](super::StepPlan::plain_peak), which counts the same memory as
+    /// A percentage refers to [`PlanSummary::plain_peak`](super::PlanSummary::plain_peak), which counts the same memory as
     /// the budget: parameters, optimizer and everything else that the process holds. It is converted to bytes with this
     /// batch, and these bytes also apply to batches of other shapes. Plans leave 1% of their budget free, so `"100%"`
     /// is a little less than the plain step needs. Until the bytes are known, the step is measured in the order with

@@ -25,12 +25,12 @@ use super::{
     optimizer::Optimizer,
     options::Planning,
     output::{Done, Output},
+    plan_summary::PlanSummary,
     planned::PlannedRecording,
     profile::StepProfile,
     ranks::{StepRanks, failures},
     recording::{Parameter, Recording},
     staged::StagedPlan,
-    step_plan::StepPlan,
     update::Update,
 };
 use crate::{
@@ -293,7 +293,7 @@ where
     }
 
     /// The plan of the last step, or of the first if none ran.
-    pub fn plan(&self) -> StepPlan {
+    pub fn plan(&self) -> PlanSummary {
         let planned = &self.state.borrow().plans[0];
         planned.in_numbers(&self.planning, self.ranks.as_ref())
     }

@@ -40,7 +40,7 @@ where
     F: Fn(&M, I) -> R,
 {
     /// Plans the step again for another budget, without measuring it again, for example to compare several. A
-    /// percentage such as `"60%"` refers to the plan's [`plain_peak`](crate::record::StepPlan::plain_peak).
+    /// percentage such as `"60%"` refers to the plan's [`plain_peak`](crate::record::PlanSummary::plain_peak).
     ///
     /// # Errors
     ///
@@ -404,7 +404,7 @@ fn made_by_larger<A: Clone>(
     let scratch = |plan: &PlannedRecording<A>| Bytes(plan.measured.costs.scratch_bytes);
     plan.base += scratch(&plan) - scratch(larger);
     plan.numbers.planner = larger.numbers.planner;
-    plan.segments.clone_from(&larger.segments);
+    plan.numbers.segments.clone_from(&larger.numbers.segments);
     plan.credit = Some(Cell::new(larger.took + larger.measured.took));
     Some(plan)
 }
