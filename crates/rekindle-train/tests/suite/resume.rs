@@ -581,11 +581,11 @@ fn a_record_that_cannot_be_read_is_refused() {
     assert_eq!(
         refusal(),
         format!(
-            "{}: not a run's record: it has the format `rekindle-run/9`, but this version reads `rekindle-run/2`",
+            "{}: not a run's record: it has the format `rekindle-run/9`, but this version reads `rekindle-run/3`",
             path.display()
         )
     );
-    fs::write(&path, r#"{"format": "rekindle-run/2"}"#).unwrap();
+    fs::write(&path, r#"{"format": "rekindle-run/3"}"#).unwrap();
     assert!(refusal().contains("not a run's record: missing field"));
 }
 
