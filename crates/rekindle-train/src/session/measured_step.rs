@@ -12,9 +12,8 @@ use super::{
     recorded::{named, refused},
 };
 use crate::settings::TrainSettings;
-use rekindle::{
-    meter::Count,
-    record::{Estimate, Link, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain},
+use rekindle::record::{
+    Estimate, Link, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
 };
 
 /// A measured training step, without its model.
@@ -26,30 +25,25 @@ pub struct MeasuredStep {
     profile: Option<Profile>,
 }
 
-/// What makes the figures of one part of a batch those of a whole step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Terms {
-    /// Parts that a batch runs in.
-    pub(super) micro_batches: usize,
-    /// Which bytes count.
-    pub(super) count: Count,
-    /// Values that training changes.
-    pub(super) param_count: u64,
-}
-
 /// A recorded step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Profile {
-    terms: Terms,
+    /// Parts that a batch runs in.
+    micro_batches: usize,
     step: StepProfile,
 }
 
 impl MeasuredStep {
-    pub(super) fn recorded(chain: Chain, terms: Terms, step: StepProfile) -> Self {
-        let profile = Some(Profile { terms, step });
-        Self { chain, profile }
+    pub(super) fn recorded(chain: Chain, micro_batches: usize, step: StepProfile) -> Self {
+        let profile = Profile {
+            micro_batches,
+            step,
+        };
+        Self {
+            chain,
+            profile: Some(profile),
+        }
     }
 
     /// A step with only a chain.
@@ -64,13 +58,8 @@ impl MeasuredStep {
     /// An estimated step, with the names of the model's stages.
     #[must_use]
     pub fn estimated(estimate: &Estimate, names: &[String], settings: &TrainSettings) -> Self {
-        let terms = Terms {
-            micro_batches: settings.accumulate.max(1),
-            count: Count::default(),
-            param_count: estimate.trainable,
-        };
         let chain = named(estimate.chain.clone(), &estimate.marks, names);
-        Self::recorded(chain, terms, estimate.profile.clone())
+        Self::recorded(chain, settings.accumulate.max(1), estimate.profile.clone())
     }
 
     /// The link to host memory, if the step was measured with one.
@@ -224,15 +213,9 @@ impl MeasuredStep {
             stage.name.clone_from(&named.name);
             stage.param_bytes = named.param_bytes;
         }
-        let terms = match &self.profile {
-            Some(profile) => profile.terms,
-            None => Terms {
-                micro_batches: 1,
-                count: Count::default(),
-                param_count: 0,
-            },
-        };
-        Planned::new(&terms, plan, staged, self.chain.optimizer, before)
+        let profile = self.profile.as_ref();
+        let parts = profile.map_or(1, |profile| profile.micro_batches);
+        Planned::new(parts, plan, staged, self.chain.optimizer, before)
     }
 }
 

@@ -40,7 +40,7 @@ impl OutOfMemory {
         shortage: Shortage,
         meter: &dyn Meter,
         device: Option<DeviceInfo>,
-        planned: &Planned,
+        (planned, count): (&Planned, Count),
         smallest: Option<Bytes>,
     ) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl OutOfMemory {
             total: device.as_ref().and_then(|device| device.total_bytes),
             holders: holders(planned),
             smallest,
-            count: planned.count,
+            count,
         }
     }
 }

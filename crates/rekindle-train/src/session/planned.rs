@@ -4,12 +4,8 @@ use std::cmp::Reverse;
 
 use rekindle_plan::{Action, Bytes, OptimizerCost, Parts, Seconds};
 
-use super::measured_step::Terms;
 use crate::timeline::at_update;
-use rekindle::{
-    meter::Count,
-    record::{Offload, PlanSummary, StagedPlan, StepExchange},
-};
+use rekindle::record::{Offload, PlanSummary, StagedPlan, StepExchange};
 
 /// A plan and its predictions before the first step.
 #[derive(Debug, Clone)]
@@ -20,22 +16,17 @@ pub struct Planned {
     pub staged: StagedPlan,
     /// What the update takes.
     pub optimizer: OptimizerCost,
-    /// Which bytes peaks count.
-    pub count: Count,
-    /// Values that training changes.
-    pub param_count: u64,
 }
 
 impl Planned {
-    /// A plan of one part of a batch; `before` is the plan of the file that it was read from.
+    /// A plan of one of so many parts of a batch; `before` is the plan of the file that it was read from.
     pub(super) fn new(
-        terms: &Terms,
+        parts: usize,
         plan: PlanSummary,
         staged: StagedPlan,
         optimizer: OptimizerCost,
         before: Option<&PlanSummary>,
     ) -> Self {
-        let parts = terms.micro_batches;
         // Parts of a batch share their update, and what ranks send each other after it.
         let sent = plan.exchange.map(|one| one.taken.parameters_s);
         let sent = sent.unwrap_or_default();
@@ -66,8 +57,6 @@ impl Planned {
             summary,
             staged,
             optimizer,
-            count: terms.count,
-            param_count: terms.param_count,
         }
     }
 

@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
             context_bytes: self.meter.context_bytes(),
         };
         let peak = self.meter.lifetime_peak();
-        let count = self.planned.count;
+        let count = self.job.count;
         MemoryNow {
             in_use: reading.in_use_bytes,
             counted: now.counted(count),

@@ -131,7 +131,7 @@ fn a_profile_of_another_form_is_refused() {
         "stages": [{"name": "a", "forward_s": 1, "backward_s": 1, "output_bytes": 1, "saved_bytes": 1,
                     "forward_temp_bytes": 0, "backward_temp_bytes": 0}],
         "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 0},
-        "profile": {"terms": {"micro_batches": 1, "count": "reserved", "param_count": 1},
+        "profile": {"micro_batches": 1,
                     "way": {"modules": {"holds": [], "backward_call_s": 0}}}}"#;
     let error = MeasuredStep::from_json(text).expect_err("no recorded step");
     assert!(error.to_string().contains("unknown field `way`"), "{error}");

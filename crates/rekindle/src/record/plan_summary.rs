@@ -4,12 +4,14 @@ use std::fmt;
 
 use rekindle_plan::{
     Bytes, Planner, Seconds, StageId,
-    graph::{Exchanged, Graph, GraphPlan, Link, Ring, Simulated},
+    graph::{Exchanged, Graph, GraphPlan, Link, Ring, Simulated, simulate},
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
+    RecordError,
     optimizer_state::StatePlan,
+    program::plain_order,
     update::{InBackwardBecause, Update},
 };
 
@@ -157,6 +159,18 @@ impl PlanSummary {
             exchange: None,
             state: None,
         }
+    }
+
+    /// The numbers of a plan for a graph alone.
+    #[doc(hidden)]
+    pub fn of_graph(
+        graph: &Graph,
+        plan: &GraphPlan,
+        budget: Option<Bytes>,
+    ) -> Result<Self, RecordError> {
+        let plain = simulate(graph, &plain_order(graph)?);
+        let apart = [Bytes::ZERO; 2];
+        Ok(Self::new(plan, &plain, graph, budget, apart, None))
     }
 
     /// Adds permanently held bytes.

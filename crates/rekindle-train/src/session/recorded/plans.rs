@@ -4,7 +4,6 @@ use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, graph::GraphPlanE
 
 use super::super::{
     Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier,
-    measured_step::Terms,
 };
 use crate::{
     engine::{Engine, LargestNeeds},
@@ -25,7 +24,7 @@ impl Engine {
         chain.optimizer = step.optimizer_cost();
         // The state is counted in the optimizer's costs.
         chain.fixed_bytes -= chain.optimizer.state_bytes;
-        MeasuredStep::recorded(chain, self.terms(job), step.profile())
+        MeasuredStep::recorded(chain, job.settings.accumulate, step.profile())
     }
 
     /// The step's plan by stages, with the names of the model's stages.
@@ -34,14 +33,6 @@ impl Engine {
         StagedPlan {
             chain: named(staged.chain, &staged.marks, &self.stages),
             ..staged
-        }
-    }
-
-    fn terms(&self, job: &Job<'_>) -> Terms {
-        Terms {
-            micro_batches: job.settings.accumulate,
-            count: job.count,
-            param_count: self.param_count,
         }
     }
 
@@ -106,9 +97,9 @@ impl Engine {
 
     /// The plan that the step has now; `before` is the plan of the file that it was read from.
     pub(crate) fn current(&self, job: &Job<'_>, before: Option<&PlanSummary>) -> Planned {
-        let (terms, optimizer) = (self.terms(job), self.step.optimizer_cost());
+        let (parts, optimizer) = (job.settings.accumulate, self.step.optimizer_cost());
         let (plan, staged) = (self.step.plan(), self.staged_plan());
-        Planned::new(&terms, plan, staged, optimizer, before)
+        Planned::new(parts, plan, staged, optimizer, before)
     }
 
     /// The memory/time frontier of a planner.

@@ -55,7 +55,7 @@ impl Session<'_> {
             }
             _ => None,
         };
-        let context = match self.planned.count {
+        let context = match self.job.count {
             Count::Reserved => self.meter.context_bytes(),
             Count::InUse => Bytes::ZERO,
         };
@@ -180,7 +180,7 @@ impl Session<'_> {
             shortage,
             &*self.meter,
             probe(self.device).ok(),
-            &self.planned,
+            (&self.planned, self.job.count),
             smallest,
         );
         RunError::OutOfMemory(Box::new(error))
