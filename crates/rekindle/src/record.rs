@@ -104,6 +104,7 @@
 //! | `profile.rs` | [`StepProfile`]: a measured step without its recording, for planning elsewhere |
 //! | `program.rs` | a program, ready to run |
 //! | `host.rs` | tensors offloaded to host memory, and [`measured_link`] |
+//! | `hexadecimal.rs` | 64-bit numbers in JSON |
 //! | `given.rs`, `output.rs` | the step's inputs and outputs |
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `changes.rs` | the tensors that each pass of a stage makes and frees |
