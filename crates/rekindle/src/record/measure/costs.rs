@@ -233,7 +233,8 @@ impl Costs {
             }
         }
         let (entries, views) = most_at_once(recording, program, &others, &bytes);
-        let table = table_bytes(given + entries) + given as u64 * GIVEN_BYTES + lent * LENT_BYTES;
+        let table =
+            table_bytes(given, given + entries) + given as u64 * GIVEN_BYTES + lent * LENT_BYTES;
         Bytes(table + views + self.scratch_bytes)
     }
 
@@ -374,9 +375,15 @@ fn most_at_once(
     most
 }
 
-/// Bytes of a hash table that has grown to this many entries: seven eighths of its places may be taken.
-fn table_bytes(entries: usize) -> u64 {
-    (entries * 8 / 7 + 1).next_power_of_two() as u64 * ENTRY_BYTES
+/// The most bytes of a hash table that grows from `first` entries to `last`: seven eighths of its places may be taken, and
+/// while it grows it has its old places, too.
+fn table_bytes(first: usize, last: usize) -> u64 {
+    let places = |entries: usize| (entries * 8 / 7 + 1).next_power_of_two() as u64;
+    let before = match places(first) < places(last) {
+        true => places(last) / 2,
+        false => 0,
+    };
+    (places(last) + before) * ENTRY_BYTES
 }
 
 /// Bytes of the numbers of all outputs.

@@ -8,8 +8,7 @@ use rekindle_plan::{Bytes, Planner};
 use super::state::{Current, State, Step};
 use crate::{
     record::{
-        Comparison, RecordError,
-        bridge::{self, Taken},
+        Comparison, RecordError, bridge,
         given::{given, shapes},
         measure::Known,
         measured::MeasuredRecording,
@@ -168,7 +167,10 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Current<R::Auxiliary>, RecordError> {
-        let (shapes, places) = (shapes(batch), Place::of(model));
+        let shapes = shapes(batch);
+        // The list of places is dropped before memory is read: no plan counts it.
+        let is_of =
+            |plan: &Rc<PlannedRecording<_>>, places: &[Place]| plan.measured.is_of(&shapes, places);
         let mut state = self.state.borrow_mut();
         state.steps += 1;
         let updated = state.steps > 1;
@@ -179,15 +181,18 @@ where
             expected: updated.then_some(expected),
             ..self.planning.clone()
         };
-        let is_of = |plan: &Rc<PlannedRecording<_>>| plan.measured.is_of(&shapes, &places);
-        let known = state.plans.iter().position(is_of);
+        let known = {
+            let places = Place::of(model);
+            state.plans.iter().position(|plan| is_of(plan, &places))
+        };
         let on_host = self.planning.on_host.then_some(&*self.planning.meter);
         let peak = || on_host.map_or(Bytes::ZERO, |meter| meter.read().peak_in_use_bytes);
         let mut begun = Bytes::ZERO;
-        let mut before = Bytes::ZERO;
-        let taken = if known.is_some() && state.steps < state.compare_next {
-            None
+        let mut auxiliary_now = None;
+        let place = if let Some(place) = known.filter(|_| state.steps < state.compare_next) {
+            place
         } else {
+            let mut before = Bytes::ZERO;
             if let Some(meter) = on_host {
                 if let Some(place) = known {
                     state.plans[..=place].rotate_right(1);
@@ -197,37 +202,28 @@ where
                 meter.start_interval();
                 before = meter.read().in_use_bytes;
             }
+            let places = Place::of(model);
             let input_gradients = self.planning.options.input_gradients;
-            Some(bridge::take(
-                model,
-                &places,
-                batch,
-                input_gradients,
-                &self.step,
-            )?)
-        };
-        let now = taken.as_ref().map(Taken::fingerprint);
-        let same = |plan: &Rc<PlannedRecording<_>>| {
-            let recorded = plan.measured.recording.fingerprint;
-            is_of(plan) && now.is_none_or(|now| now == recorded)
-        };
-        let mut auxiliary_now = None;
-        let place = match (state.plans.iter().position(same), taken) {
-            (Some(place), taken) => {
-                auxiliary_now = taken.map(|taken| taken.auxiliary);
+            let taken = bridge::take(model, &places, batch, input_gradients, &self.step)?;
+            let now = taken.fingerprint();
+            let same = |plan: &Rc<PlannedRecording<_>>| {
+                is_of(plan, &places) && plan.measured.recording.fingerprint == now
+            };
+            if let Some(place) = state.plans.iter().position(same) {
+                auxiliary_now = Some(taken.auxiliary);
                 begun = begun.max(peak());
                 place
-            }
-            (None, None) => unreachable!("a step that is not compared is known"),
-            (None, Some(taken)) => {
+            } else {
                 let recorded = Recording::new(taken, self.update());
                 begun = begun.max(peak());
                 recorded.0.check_trains()?;
                 state.changed += u64::from(known.is_some());
                 let in_numbers = |plan: &Rc<PlannedRecording<_>>| {
-                    is_of(plan) && plan.differs_in_numbers(&recorded.0)
+                    is_of(plan, &places) && plan.differs_in_numbers(&recorded.0)
                 };
-                if let Some(place) = state.plans.iter().position(in_numbers) {
+                let differs = state.plans.iter().position(in_numbers);
+                drop(places);
+                if let Some(place) = differs {
                     state.renumber(place, recorded);
                     place
                 } else {
