@@ -221,10 +221,11 @@ impl Costs {
     /// Bytes held on the host while a program runs, besides the tensors' storage: the interpreter's table, the headers of
     /// views, and scratch memory that threads may still take.
     pub(crate) fn beside_tensors(&self, recording: &Recording, program: &Program) -> Bytes {
-        let given = recording.given().count();
-        let lent = recording.updated().count() as u64;
         // What the step returns leaves the table.
-        let others: HashSet<usize> = recording.given().chain(recording.outputs()).collect();
+        let mut others: HashSet<usize> = recording.given().collect();
+        let given = others.len();
+        others.extend(recording.outputs());
+        let lent = recording.updated().count() as u64;
         let mut bytes = vec![0; recording.tensors.len()];
         for (number, one) in recording.operations.iter().enumerate() {
             let cost = self.of(number);
@@ -270,8 +271,7 @@ impl Costs {
         for given in recording.given() {
             tensors[given].given = true;
         }
-        let returned: HashSet<usize> = recording.outputs().collect();
-        for &output in &returned {
+        for output in recording.outputs() {
             tensors[output].output = true;
         }
         let mut last_ordered: Option<TensorId> = None;
@@ -280,7 +280,7 @@ impl Costs {
         let operations = operations.map(|(number, one)| {
             let cost = self.of(number);
             for (output, bytes) in self.output_bytes(recording, number) {
-                let handed = u64::from(returned.contains(&output)) * HANDED_BYTES;
+                let handed = u64::from(tensors[output].output) * HANDED_BYTES;
                 tensors[output].bytes = bytes + Bytes(handed);
             }
             let mut inputs: Vec<TensorId> = one.inputs().map(id).collect();
