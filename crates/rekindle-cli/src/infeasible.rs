@@ -15,8 +15,8 @@ pub struct Infeasible {
     /// [`INFEASIBLE_FORMAT`].
     pub format: String,
     /// The planner that was asked.
-    #[schemars(extend("enum" = Planner::ALL.map(Planner::name)))]
-    pub planner: String,
+    #[schemars(with = "String", extend("enum" = Planner::ALL.map(Planner::name)))]
+    pub planner: Planner,
     /// Always `false`.
     pub feasible: bool,
     /// The budget.
@@ -31,7 +31,7 @@ impl Infeasible {
     /// The same as an error.
     pub fn error(&self) -> PlanError {
         PlanError::Infeasible {
-            planner: self.planner.parse().unwrap_or_default(),
+            planner: self.planner,
             budget: self.budget_bytes,
             smallest: self.smallest_budget_bytes,
             smallest_of_all: self.smallest_budget_of_all_planners_bytes,
@@ -48,7 +48,7 @@ impl Infeasible {
                 smallest_of_all,
             } => output::json(&Self {
                 format: INFEASIBLE_FORMAT.into(),
-                planner: planner.to_string(),
+                planner,
                 feasible: false,
                 budget_bytes: budget,
                 smallest_budget_bytes: smallest,

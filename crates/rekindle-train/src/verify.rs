@@ -171,7 +171,7 @@ impl Trial<'_> {
 impl Values {
     fn compare(&self, other: &Self, plan: String, planned: &Planned) -> Comparison {
         // A step that updates in the backward pass returns no gradients.
-        let gradients = match planned.update {
+        let gradients = match planned.summary.update {
             Update::After => &self.gradients[..],
             Update::InBackward => &[],
         };
@@ -180,8 +180,8 @@ impl Values {
             && self.state == other.state;
         Comparison {
             plan,
-            planner: planned.planner.clone(),
-            segments: planned.segments.as_ref().map(Vec::len),
+            planner: planned.summary.planner.to_string(),
+            segments: planned.summary.segments.as_ref().map(Vec::len),
             loss: difference(&self.losses, &other.losses),
             gradients: difference(gradients, &other.gradients),
             state: difference(&self.state, &other.state),

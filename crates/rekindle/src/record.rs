@@ -71,7 +71,7 @@
 //! - **A batch** is a tensor, or a tuple, option, vector or array of batches, or a struct of your own with
 //!   [`impl_tensor_tree!`](crate::impl_tensor_tree). The auxiliary output may be the same.
 //! - **The closure** computes the loss from the model and the batch. It is called when the step is recorded and
-//!   when it is planned, and once in each step that is [compared](Recorded::with_comparison): do not count its calls.
+//!   when it is planned, and once in each step that is [compared](Comparison): do not count its calls.
 //! - **Rust numbers are constants** of a recording. A step in which only numbers differ, such as the weight of a loss, is
 //!   recorded again, in a few milliseconds, and keeps its plan.
 //! - **A tensor of the model** is identified by its place in the module. A frozen copy that has the [`ParamId`]s of the
@@ -104,6 +104,7 @@
 //! | `profile.rs` | [`StepProfile`]: a measured step without its recording, for planning elsewhere |
 //! | `program.rs` | a program, ready to run |
 //! | `host.rs` | tensors offloaded to host memory, and [`measured_link`] |
+//! | `hexadecimal.rs` | 64-bit numbers in JSON |
 //! | `given.rs`, `output.rs` | the step's inputs and outputs |
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `changes.rs` | the tensors that each pass of a stage makes and frees |
@@ -113,6 +114,7 @@
 //! | `step.rs` | [`Step`]: one training step |
 //! | `step/run.rs` | runs a program: an operation that is listed twice is recomputed here |
 //! | `step/plans.rs` | plans that are kept, and changed steps |
+//! | `comparison.rs` | [`Comparison`]: how often a step is compared with its recording |
 //! | `autodiff_time.rs` | what burn's own loop takes beyond the operations of a step |
 //! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |
@@ -128,7 +130,7 @@
 //! | `buckets.rs` | which gradients are summed together |
 //! | `exchange.rs`, `exchange/` | gradients summed over ranks while the backward pass runs |
 //! | `exchange_cost.rs` | the cost of the exchange, measured before the first step |
-//! | `step_plan.rs` | a plan in numbers |
+//! | `plan_summary.rs` | a plan in numbers, as it is shown and written |
 //! | `kept.rs` | [`run_recorded`]: records the step at its first run |
 //! | `estimate.rs` | [`estimate`]: plans a step without a device |
 //! | `kernels.rs` | memory that kernels take besides tensors, by operation |
@@ -139,12 +141,14 @@ mod bridge;
 mod buckets;
 mod changes;
 mod choosing;
+mod comparison;
 mod error;
 mod estimate;
 mod exchange;
 mod exchange_cost;
 mod finite;
 mod given;
+mod hexadecimal;
 mod host;
 mod kept;
 mod kernels;
@@ -161,6 +165,7 @@ mod options;
 mod output;
 mod placed;
 mod places;
+mod plan_summary;
 mod planned;
 mod profile;
 mod program;
@@ -171,7 +176,6 @@ mod recording;
 mod room;
 mod staged;
 mod step;
-mod step_plan;
 mod tensors;
 mod update;
 mod update_costs;
@@ -180,6 +184,7 @@ mod ways;
 
 pub(crate) use bridge::{marking, merge_recorded};
 pub use changes::{AlikeTensors, SpanChange};
+pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, estimate, estimate_with};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};
@@ -192,14 +197,14 @@ pub use optimizer::Optimizer;
 pub use options::with_reserve;
 pub use output::{Output, SpanReading};
 pub(crate) use places::{Place, apart, put_statistics, tensors};
+pub use plan_summary::{Offload, PlanSummary, StepExchange};
 pub use profile::StepProfile;
 #[doc(hidden)]
 pub use profile::plan_of_chain;
 pub use recorded::{Recorded, record};
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
-pub use staged::{StagedPlan, action};
+pub use staged::{Order, StagedPlan, action};
 pub use step::Step;
-pub use step_plan::{Offload, StepExchange, StepPlan};
 pub use update::{InBackwardBecause, Update, Updates};
 pub use wanted::{PlanElsewhere, Wanted};
 #[doc(hidden)]

@@ -1,7 +1,6 @@
 //! The recorded step: operations measured while they run, and plans of them.
 
 mod plans;
-mod shown;
 
 use std::sync::Arc;
 
@@ -11,10 +10,7 @@ use burn::{
 };
 use rekindle_plan::Bytes;
 
-pub(super) use self::{
-    plans::refused,
-    shown::{named, planned},
-};
+pub(super) use self::plans::{named, refused};
 use super::{Event, Job, RunError, Tell, prepare::Built};
 use crate::{
     data::ahead::held_bytes,
@@ -24,7 +20,7 @@ use crate::{
 use rekindle::{
     dtype::Dtype,
     meter::Meter,
-    record::{measured_link, record},
+    record::{Comparison, measured_link, record},
     statistics::Statistics,
 };
 
@@ -82,7 +78,7 @@ impl Built {
             .with_count(job.count)
             // Only this thread of the program uses a device.
             .with_dry_runs()
-            .with_comparison(false)
+            .with_comparison(Comparison::Never)
             .with_held(accumulated + samples + next + Statistics::of(&self.model).bytes())
             .with_held_between(self.saving_bytes(job, meter))
             .with_planner(job.planner)

@@ -48,7 +48,7 @@ pub struct Output<A> {
     /// Memory after every span of the program, if the step is [watched](super::Step::set_watched).
     pub spans: Vec<SpanReading>,
     /// The peak predicted for this run and the update after it:
-    /// [`StepPlan::predicted_peak`](super::StepPlan::predicted_peak), plus the growth of the process's other memory
+    /// [`PlanSummary::predicted_peak`](super::PlanSummary::predicted_peak), plus the growth of the process's other memory
     /// since planning. Equal to the plan's peak if nothing was added. `memory` ends with the step, so its peak may be
     /// lower than this if the peak is in the update.
     pub predicted_peak: Bytes,

@@ -10,8 +10,8 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, Planner, Seconds};
 
 use super::{
-    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted, autodiff_time,
-    bridge, given,
+    Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
+    autodiff_time, bridge, given,
     measure::Known,
     measured::MeasuredRecording,
     optimizer,
@@ -176,16 +176,11 @@ where
         self
     }
 
-    /// Whether each step is compared with its recording before it runs (the default). A comparison records the step again and
-    /// detects every difference: a branch of Rust code, a number, a changed `dropout.prob`, a `detach`. It takes
-    /// [time](super::StepPlan::comparison_time), and memory on the host, which the budget of a step on the CPU counts. Turn it
-    /// off for a step that depends on nothing but the shapes and the parameters: any other change is missed then.
-    ///
-    /// Independent of this, every step compares the shapes of the batch, and the module's parameters in order: their ids,
-    /// shapes, types, and whether they train.
+    /// How often the step is compared with its recording. A comparison records it again, which takes memory on the host; the
+    /// budget of a step on the CPU counts it.
     #[must_use]
-    pub fn with_comparison(mut self, on: bool) -> Self {
-        self.options.compares = on;
+    pub fn with_comparison(mut self, how: Comparison) -> Self {
+        self.options.comparison = how;
         self
     }
 
@@ -251,8 +246,8 @@ where
     /// [`synchronised_batch_norm`](crate::synchronised_batch_norm)) are local to the rank.
     ///
     /// Before the first step the ranks measure their link, by a few all-reduces of two sizes, and each rank the time to
-    /// copy gradients to their buckets and back. The [predicted time](super::StepPlan::predicted_time) includes the
-    /// [time that the exchange adds](super::StepPlan::exchange), overlapped with the rest of the backward pass and
+    /// copy gradients to their buckets and back. The [predicted time](super::PlanSummary::predicted_time) includes the
+    /// [time that the exchange adds](super::PlanSummary::exchange), overlapped with the rest of the backward pass and
     /// assuming that all ranks are as fast as this one, with means over ranks and the parameters that a sharded
     /// optimizer sends. [`Output::exchange`](super::Output::exchange) is the measured time.
     #[must_use]
@@ -281,7 +276,7 @@ where
     /// the driver's context. Planning measures the step's operations a few times, on the recorded model and batch,
     /// within the budget. It does not change parameters, running statistics or the random number generator.
     ///
-    /// A percentage refers to [`StepPlan::plain_peak`](super::StepPlan::plain_peak), which counts the same memory as
+    /// A percentage refers to [`PlanSummary::plain_peak`](super::PlanSummary::plain_peak), which counts the same memory as
     /// the budget: parameters, optimizer and everything else that the process holds. It is converted to bytes with this
     /// batch, and these bytes also apply to batches of other shapes. Plans leave 1% of their budget free, so `"100%"`
     /// is a little less than the plain step needs. Until the bytes are known, the step is measured in the order with
@@ -393,7 +388,9 @@ where
         let divided = either[update as usize].shards.clone();
         self.recorded.0.update = update;
         let on_host = meter.read().reserved_bytes.is_none();
-        let (comparison_time, comparison_bytes) = if self.options.compares {
+        let (comparison_time, comparison_bytes) = if self.options.comparison == Comparison::Never {
+            (Duration::ZERO, Bytes::ZERO)
+        } else {
             free_dead_nodes(&device);
             let host = on_host.then_some(&*meter);
             host.inspect(|meter| meter.start_interval());
@@ -406,8 +403,6 @@ where
             let peak = host.map(|meter| meter.read().peak_in_use_bytes);
             let bytes = peak.unwrap_or_default() - before.unwrap_or_default();
             (time, bytes)
-        } else {
-            (Duration::ZERO, Bytes::ZERO)
         };
         let model = self.model;
         let mut state = OptimizerState::Whole;

@@ -12,14 +12,14 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError,
+    Comparison, RecordError,
     changes::SpanChange,
     options::Planning,
+    plan_summary::PlanSummary,
     planned::PlannedRecording,
     profile::StepProfile,
     ranks::{StepRanks, failures},
     staged::StagedPlan,
-    step_plan::StepPlan,
     update::Update,
 };
 use crate::{
@@ -48,6 +48,8 @@ struct State<A> {
     /// The most recently used first.
     plans: Vec<Rc<PlannedRecording<A>>>,
     steps: u64,
+    /// The next step that is compared with its recording.
+    compare_next: u64,
     /// How often a step differed from its recording although its batch had the same shapes.
     changed: u64,
     /// The growth in bytes for which a step was last planned again.
@@ -62,6 +64,7 @@ where
     F: Fn(&M, I) -> R,
 {
     pub(super) fn new(step: F, planning: Planning, first: PlannedRecording<R::Auxiliary>) -> Self {
+        let compares = planning.options.comparison != Comparison::Never;
         Self {
             step,
             planning,
@@ -70,6 +73,7 @@ where
             state: RefCell::new(State {
                 plans: vec![Rc::new(first)],
                 steps: 0,
+                compare_next: if compares { 1 } else { u64::MAX },
                 changed: 0,
                 grown: None,
             }),
@@ -125,7 +129,7 @@ where
     }
 
     /// The plan of the last step, or of the first if none ran.
-    pub fn plan(&self) -> StepPlan {
+    pub fn plan(&self) -> PlanSummary {
         let planned = &self.state.borrow().plans[0];
         planned.in_numbers(&self.planning, self.ranks.as_ref())
     }

@@ -86,7 +86,6 @@ fn updated_parameters_are_sent_one_after_the_other() {
     let cost = ExchangeCost {
         ring: Ring { ranks: 5, link },
         staged_s_per_byte: 0.25,
-        ..exchange(0.75)
     };
     let sizes = [10, 5000].map(Bytes);
     let taken = cost.of_step(&STEP, &[BYTES; 2], &[], &sizes);

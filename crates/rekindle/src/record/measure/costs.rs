@@ -220,10 +220,11 @@ impl Costs {
     /// Bytes held on the host while a program runs, besides the tensors' storage: the interpreter's table, the headers of
     /// views, and scratch memory that threads may still take.
     pub(crate) fn beside_tensors(&self, recording: &Recording, program: &Program) -> Bytes {
-        let given = recording.given().count();
-        let lent = recording.updated().count() as u64;
         // What the step returns leaves the table.
-        let others: HashSet<usize> = recording.given().chain(recording.outputs()).collect();
+        let mut others: HashSet<usize> = recording.given().collect();
+        let given = others.len();
+        others.extend(recording.outputs());
+        let lent = recording.updated().count() as u64;
         let mut bytes = vec![0; recording.tensors.len()];
         for (number, one) in recording.operations.iter().enumerate() {
             let cost = self.of(number);
@@ -232,7 +233,8 @@ impl Costs {
             }
         }
         let (entries, views) = most_at_once(recording, program, &others, &bytes);
-        let table = table_bytes(given + entries) + given as u64 * GIVEN_BYTES + lent * LENT_BYTES;
+        let table =
+            table_bytes(given, given + entries) + given as u64 * GIVEN_BYTES + lent * LENT_BYTES;
         Bytes(table + views + self.scratch_bytes)
     }
 
@@ -268,8 +270,7 @@ impl Costs {
         for given in recording.given() {
             tensors[given].given = true;
         }
-        let returned: HashSet<usize> = recording.outputs().collect();
-        for &output in &returned {
+        for output in recording.outputs() {
             tensors[output].output = true;
         }
         let mut last_ordered: Option<TensorId> = None;
@@ -278,7 +279,7 @@ impl Costs {
         let operations = operations.map(|(number, one)| {
             let cost = self.of(number);
             for (output, bytes) in self.output_bytes(recording, number) {
-                let handed = u64::from(returned.contains(&output)) * HANDED_BYTES;
+                let handed = u64::from(tensors[output].output) * HANDED_BYTES;
                 tensors[output].bytes = bytes + Bytes(handed);
             }
             let mut inputs: Vec<TensorId> = one.inputs().map(id).collect();
@@ -373,9 +374,15 @@ fn most_at_once(
     most
 }
 
-/// Bytes of a hash table that has grown to this many entries: seven eighths of its places may be taken.
-fn table_bytes(entries: usize) -> u64 {
-    (entries * 8 / 7 + 1).next_power_of_two() as u64 * ENTRY_BYTES
+/// The most bytes of a hash table that grows from `first` entries to `last`: seven eighths of its places may be taken, and
+/// while it grows it has its old places, too.
+fn table_bytes(first: usize, last: usize) -> u64 {
+    let places = |entries: usize| (entries * 8 / 7 + 1).next_power_of_two() as u64;
+    let before = match places(first) < places(last) {
+        true => places(last) / 2,
+        false => 0,
+    };
+    (places(last) + before) * ENTRY_BYTES
 }
 
 /// Bytes of the numbers of all outputs.

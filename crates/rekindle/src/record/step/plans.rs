@@ -1,6 +1,6 @@
 //! The plans of a step: stored by the shapes of their batches, compared with the step, and made again when needed.
 
-use std::{cell::Cell, collections::HashMap, rc::Rc};
+use std::{cell::Cell, collections::HashMap, rc::Rc, time::Duration};
 
 use burn::{
     module::{Module, ParamId},
@@ -11,7 +11,7 @@ use rekindle_plan::{Bytes, Planner};
 use super::{State, Step};
 use crate::{
     record::{
-        RecordError, bridge,
+        Comparison, RecordError, bridge,
         given::{given, shapes},
         measure::Known,
         measured::MeasuredRecording,
@@ -42,7 +42,7 @@ where
     F: Fn(&M, I) -> R,
 {
     /// Plans the step again for another budget, without measuring it again, for example to compare several. A
-    /// percentage such as `"60%"` refers to the plan's [`plain_peak`](crate::record::StepPlan::plain_peak).
+    /// percentage such as `"60%"` refers to the plan's [`plain_peak`](crate::record::PlanSummary::plain_peak).
     ///
     /// # Errors
     ///
@@ -170,7 +170,10 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Current<R::Auxiliary>, RecordError> {
-        let (shapes, places) = (shapes(batch), Place::of(model));
+        let shapes = shapes(batch);
+        // The list of places is dropped before memory is read: no plan counts it.
+        let is_of =
+            |plan: &Rc<PlannedRecording<_>>, places: &[Place]| plan.measured.is_of(&shapes, places);
         let mut state = self.state.borrow_mut();
         state.steps += 1;
         let updated = state.steps > 1;
@@ -181,16 +184,18 @@ where
             expected: updated.then_some(expected),
             ..self.planning.clone()
         };
-        let is_of = |plan: &Rc<PlannedRecording<_>>| plan.measured.is_of(&shapes, &places);
-        let known = state.plans.iter().position(is_of);
+        let known = {
+            let places = Place::of(model);
+            state.plans.iter().position(|plan| is_of(plan, &places))
+        };
         let on_host = self.planning.on_host.then_some(&*self.planning.meter);
         let peak = || on_host.map_or(Bytes::ZERO, |meter| meter.read().peak_in_use_bytes);
         let mut begun = Bytes::ZERO;
-        let mut before = Bytes::ZERO;
-        let compares = self.planning.options.compares;
-        let recorded = if known.is_some() && !compares {
-            None
+        let mut auxiliary_now = None;
+        let place = if let Some(place) = known.filter(|_| state.steps < state.compare_next) {
+            place
         } else {
+            let mut before = Bytes::ZERO;
             if let Some(meter) = on_host {
                 if let Some(place) = known {
                     state.plans[..=place].rotate_right(1);
@@ -200,29 +205,26 @@ where
                 meter.start_interval();
                 before = meter.read().in_use_bytes;
             }
+            let places = Place::of(model);
             let taken = bridge::take(model, &places, batch, &self.step)?;
-            Some(Recording::new(taken, self.update()))
-        };
-        begun = begun.max(peak());
-        let now = recorded.as_ref().map(|(one, _)| one.fingerprint);
-        let same = |plan: &Rc<PlannedRecording<_>>| {
-            let recorded = plan.measured.recording.fingerprint;
-            is_of(plan) && now.is_none_or(|now| now == recorded)
-        };
-        let mut auxiliary_now = None;
-        let place = match (state.plans.iter().position(same), recorded) {
-            (Some(place), recorded) => {
-                auxiliary_now = recorded.map(|(_, auxiliary)| auxiliary);
+            let recorded = Recording::new(taken, self.update());
+            begun = begun.max(peak());
+            let same = |plan: &Rc<PlannedRecording<_>>| {
+                is_of(plan, &places)
+                    && plan.measured.recording.fingerprint == recorded.0.fingerprint
+            };
+            if let Some(place) = state.plans.iter().position(same) {
+                auxiliary_now = Some(recorded.1);
                 place
-            }
-            (None, None) => unreachable!("a step that is not compared is known"),
-            (None, Some(recorded)) => {
+            } else {
                 recorded.0.check_trains()?;
                 state.changed += u64::from(known.is_some());
                 let in_numbers = |plan: &Rc<PlannedRecording<_>>| {
-                    is_of(plan) && plan.differs_in_numbers(&recorded.0)
+                    is_of(plan, &places) && plan.differs_in_numbers(&recorded.0)
                 };
-                if let Some(place) = state.plans.iter().position(in_numbers) {
+                let differs = state.plans.iter().position(in_numbers);
+                drop(places);
+                if let Some(place) = differs {
                     state.renumber(place, recorded);
                     place
                 } else {
@@ -246,9 +248,9 @@ where
                         expected: planning().expected.map(|bytes| bytes + later),
                         ..planning()
                     };
-                    let comparison_bytes = match compares {
-                        true => peak() - before,
-                        false => Bytes::ZERO,
+                    let comparison_bytes = match self.planning.options.comparison {
+                        Comparison::Never => Bytes::ZERO,
+                        _ => peak() - before,
                     };
                     let given = given(&recorded.0, model, batch);
                     let new = MeasuredRecording::new(recorded, shapes, comparison_bytes, &planning);
@@ -348,6 +350,18 @@ where
         state.plans.insert(0, Rc::new(again));
         Ok(peak)
     }
+
+    /// Decides when the step is compared with its recording next.
+    pub(super) fn schedule_comparison(&self, step_time: Duration) {
+        let mut state = self.state.borrow_mut();
+        if state.steps >= state.compare_next {
+            let (how, time) = (
+                self.planning.options.comparison,
+                self.planning.comparison_time,
+            );
+            state.compare_next = how.next(time, state.steps, state.changed > 0, step_time);
+        }
+    }
 }
 
 impl<A> State<A> {
@@ -423,7 +437,7 @@ fn made_by_larger<A: Clone>(
     let scratch = |plan: &PlannedRecording<A>| Bytes(plan.measured.costs.scratch_bytes);
     plan.base += scratch(&plan) - scratch(larger);
     plan.numbers.planner = larger.numbers.planner;
-    plan.segments.clone_from(&larger.segments);
+    plan.numbers.segments.clone_from(&larger.numbers.segments);
     plan.credit = Some(Cell::new(larger.took + larger.measured.took));
     Some(plan)
 }
