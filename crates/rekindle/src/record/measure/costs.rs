@@ -392,3 +392,40 @@ pub(super) fn values(recording: &Recording, operation: RecordedOperation) -> u64
         .map(|output| recording.tensors.value_bytes(output))
         .sum()
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::{
+        nn::{Linear, LinearConfig},
+        tensor::{Device, Tensor},
+    };
+
+    use super::*;
+
+    /// A driver takes as much for a tensor of a smaller batch as it does for any other.
+    #[test]
+    fn a_smaller_batch_is_rounded_to_the_same_unit() {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(512, 512).init(&device);
+        let loss = |model: &Linear, input: Tensor<2>| model.forward(input).square().mean();
+        let recording = |rows| {
+            let batch = Tensor::<2>::empty([rows, 512], &device);
+            let recorded = crate::record(&model, &batch, loss).expect("recorded");
+            recorded.recorded.0
+        };
+        let (larger, smaller) = (recording(2048), recording(1536));
+        let unit = 2 << 20;
+        let costs = Costs {
+            unit,
+            ..Costs::estimated(&larger, false)
+        };
+        let costs = costs.of_smaller((&larger, &smaller), false);
+        let graph = costs.expect("alike").graph(&smaller, Bytes::ZERO);
+        let made = graph.operations.iter().flat_map(|one| &one.outputs);
+        let bytes = made.map(|one| graph.tensors[one.index()].bytes.0);
+        let large: Vec<u64> = bytes.filter(|&bytes| bytes >= unit).collect();
+        // The products of 3 MiB.
+        assert!(large.contains(&(2 * unit)), "{large:?}");
+        assert!(large.iter().all(|bytes| bytes % unit == 0), "{large:?}");
+    }
+}
