@@ -124,7 +124,7 @@
 //! | [`optimizer_state`] (`optimizer_state.rs`) | who keeps the optimizer's state, if ranks share a step |
 //! | `ways.rs` | the ways that options allow, tried in order, and the rule by which one is chosen |
 //! | `lent.rs`, `leaf.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/run.rs`) |
-//! | `optimizer.rs` | [`Optimizer`], and what its update takes, measured |
+//! | `optimizer.rs`, `placed.rs` | [`Optimizer`], and what its update takes, measured; one parameter at its path |
 //! | `rank.rs` | tensors whose number of dimensions is known when the program runs |
 //! | `ranks.rs`, `agreement.rs` | the [ranks](crate::reduce) that share a step, and what they agree on before its first run |
 //! | `buckets.rs` | which gradients are summed together |

@@ -147,7 +147,7 @@ where
     }
 
     /// Sets whether the next steps read memory after every [`Span`](rekindle_plan::graph::Span) of their program, for
-    /// [`Output::spans`], which takes longer.
+    /// [`Output::spans`](super::Output::spans), which takes longer.
     pub fn set_watched(&mut self, on: bool) {
         self.watched = on;
     }
