@@ -18,9 +18,10 @@ pub enum Planner {
     Segments(Option<usize>),
     /// The best persistent schedule over stages.
     Optimal,
-    /// Single operations, stages or not. A chain has only stages: there it is `optimal`.
+    /// Single operations, stages or not. A chain has only stages: there it is `optimal`. Its plans are those of `auto`, and
+    /// have that name.
     Graph,
-    /// `none` if it fits, else the faster of `optimal` and `graph`.
+    /// `none` if it fits, else the faster of `optimal` and [`Planner::Graph`].
     #[default]
     Auto,
 }
@@ -52,8 +53,7 @@ impl Planner {
             Planner::None => "none",
             Planner::Segments(_) => "segments",
             Planner::Optimal => "optimal",
-            Planner::Graph => "graph",
-            Planner::Auto => "auto",
+            Planner::Graph | Planner::Auto => "auto",
         }
     }
 }

@@ -136,12 +136,22 @@ fn with_defaults(
 /// The settings that the user wrote down, by section and key, read from the files that cubecl reads.
 #[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(transparent)]
-struct Written(HashMap<String, HashMap<String, Ignored>>);
+struct Written(HashMap<String, Section>);
+
+#[derive(Clone, Deserialize, Serialize)]
+#[serde(untagged)]
+enum Section {
+    Keys(HashMap<String, Ignored>),
+    /// A value without keys, which cubecl passes over.
+    Other(Ignored),
+}
 
 impl Written {
     fn has(&self, section: &str, key: &str) -> bool {
-        let keys = self.0.get(section);
-        keys.is_some_and(|keys| keys.contains_key(key))
+        match self.0.get(section) {
+            Some(Section::Keys(keys)) => keys.contains_key(key),
+            _ => false,
+        }
     }
 }
 
@@ -180,8 +190,11 @@ impl RuntimeConfig for Written {
             ("CUBECL_ENVIRONMENT_RECORDS", "environment", "records"),
         ] {
             if std::env::var_os(variable).is_some() {
-                let keys = self.0.entry(section.into()).or_default();
-                keys.insert(key.into(), Ignored);
+                let section = self.0.entry(section.into());
+                let section = section.or_insert_with(|| Section::Keys(HashMap::new()));
+                if let Section::Keys(keys) = section {
+                    keys.insert(key.into(), Ignored);
+                }
             }
         }
         self
@@ -207,7 +220,10 @@ mod tests {
 
     #[test]
     fn a_users_settings_stay_and_the_others_are_made() {
-        let config = configured("[memory]\npersistent_memory = 'enabled'", false);
+        let config = configured(
+            "version = 1\n[memory]\npersistent_memory = 'enabled'",
+            false,
+        );
         assert!(matches!(
             config.memory.persistent_memory,
             PersistentMemory::Enabled

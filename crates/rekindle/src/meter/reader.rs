@@ -37,7 +37,7 @@ pub trait Meter: Send + Sync {
 
     /// Device memory that this process holds now, the pools' and what the driver holds besides. Does not wait for the device.
     fn held(&self) -> Bytes {
-        self.context_bytes()
+        self.read().reserved_bytes.unwrap_or_default() + self.context_bytes()
     }
 
     /// The largest allowed buffer in bytes, if the device limits it separately from its memory.

@@ -52,6 +52,8 @@ struct UnderWay {
 /// The exchange of one step.
 pub(super) struct Exchange<'a> {
     ranks: &'a StepRanks,
+    /// The gradients by tensor number, each with the index of its parameter; tied parameters have one gradient.
+    gradients: Vec<(usize, usize)>,
     /// Complete gradients that wait for their buckets, by the index of their parameter.
     pieces: HashMap<usize, (Like, Vec<f32>)>,
     loss: Option<(Like, f32)>,
@@ -80,6 +82,7 @@ impl<'a> Exchange<'a> {
     pub(super) fn new(ranks: &'a StepRanks) -> Self {
         Self {
             ranks,
+            gradients: Vec::new(),
             started: Instant::now(),
             reading: ExchangeReading::default(),
             pieces: HashMap::new(),
@@ -95,6 +98,10 @@ impl<'a> Exchange<'a> {
     /// Begins the step with the recording that runs.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), RecordError> {
         self.started = Instant::now();
+        let parameters = recording.parameters.iter().zip(0..);
+        let gradients = parameters.filter_map(|(one, place)| Some((one.gradient?, place)));
+        self.gradients = gradients.collect();
+        self.gradients.sort_unstable();
         let means = recording.synchronised().map(|(_, values)| values);
         match means.eq(self.ranks.means.iter().copied()) {
             true => Ok(()),
@@ -150,9 +157,10 @@ impl<'a> Exchange<'a> {
         tensor: usize,
         value: DispatchTensor,
     ) -> Result<Option<DispatchTensor>, RecordError> {
-        let parameters = recording.parameters.iter().enumerate();
-        let places = parameters.filter(|(_, one)| one.gradient == Some(tensor));
-        let places: Vec<usize> = places.map(|(place, _)| place).collect();
+        let first = self.gradients.partition_point(|one| one.0 < tensor);
+        let same = self.gradients[first..].iter();
+        let same = same.take_while(|one| one.0 == tensor);
+        let places: Vec<usize> = same.map(|&(_, place)| place).collect();
         let Some((&last, first)) = places.split_last() else {
             return Ok(Some(value));
         };

@@ -143,7 +143,9 @@ impl Operations {
         for kind in &self.kinds {
             hash_with(&kind.operation, hasher);
         }
-        self.kind_numbers().for_each(|kind| kind.hash(hasher));
+        for one in &self.entries {
+            (one.kind, one.stage, one.backward).hash(hasher);
+        }
         self.tensors.hash(hasher);
     }
 
