@@ -28,8 +28,10 @@ const ROOM: f64 = 1.15;
 /// A limit so many times the highest peak would only press the marks together.
 const FAR_LIMIT: f64 = 1.5;
 
-/// Kinds of runs, each with its name and its colour.
-const KINDS: [(fn(Asked) -> bool, &str, RGBColor); 3] = [
+/// A kind of runs, with its name and its colour.
+type Kind = (fn(Asked) -> bool, &'static str, RGBColor);
+
+const KINDS: [Kind; 3] = [
     (|one| one == Asked::Plain, "plain run", theme::TEXT),
     (
         |one| matches!(one, Asked::Segments(_)),
