@@ -64,6 +64,7 @@ pub struct Comparison {
 const RECORDINGS: usize = 6;
 
 /// What was compared, and what it takes to record a step.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Verified {
     /// One for each plan.
     pub comparisons: Vec<Comparison>,
