@@ -201,16 +201,22 @@ fn within_budgets(record: &Value, count: usize) {
     assert_eq!(Some(batch.sum()), record["batch"].as_u64());
 }
 
+/// What an exchange adds to the step.
+fn added(taken: &Value) -> f64 {
+    let parts = ["waited_s", "staged_s", "means_s", "parameters_s"];
+    let parts = parts.map(|part| taken[part].as_f64().expect("seconds"));
+    parts.into_iter().sum()
+}
+
 /// What the exchange adds is predicted and measured, and what the network did is in the timeline.
 fn exchanged(record: &Value, count: usize) {
-    let exchange = &record["exchange"];
-    let predicted = &exchange["predicted"];
+    let predicted = &record["exchange"];
     assert_eq!(predicted["ring"]["ranks"], count);
     assert_eq!(predicted["link_measured"], true);
-    let seconds = |key: &str| exchange[key].as_f64().expect("seconds");
-    assert!(seconds("predicted_exchange_s") > 0.0 && seconds("measured_exchange_s") > 0.0);
-    let step = record["predicted_step_s"].as_f64().expect("seconds");
-    assert!(seconds("predicted_exchange_s") < step);
+    let seconds = |key: &str| record[key].as_f64().expect("seconds");
+    assert!(seconds("measured_exchange_s") > 0.0);
+    let added = added(&predicted["taken"]);
+    assert!(added > 0.0 && added < seconds("predicted_step_s"));
     // Rank 0's last bucket holds two values more.
     let taken = |key: &str| predicted["taken"][key].as_u64().expect("a number");
     let exchanges = record["timeline"]["exchanges"].as_array().expect("a list");
@@ -279,7 +285,7 @@ fn ranks_train_as_one(config: &str, counts: &[usize]) {
         let peak = record["predicted_peak_bytes"].as_f64().expect("bytes");
         let budget = format!("{}B", (peak * TIGHT) as u64);
         let record = trained(count, &folder, &tight, &["--budget", &budget]);
-        assert_eq!(record["recomputes"], true);
+        assert!(record["recomputed"].as_u64() > Some(0));
         within_budgets(&record, count);
         all_close(&expected, &losses(&folder, &tight));
         let again = format!("again-{count}");
@@ -416,7 +422,7 @@ fn a_state_is_sharded_where_a_budget_is_not_met_otherwise() {
         exchanged(&sharded, count);
         let state = &sharded["optimizer_state"];
         // Adam keeps two numbers for each of the four-byte numbers that are sent.
-        let whole = 2 * sharded["exchange"]["predicted"]["taken"]["parameter_bytes"]
+        let whole = 2 * sharded["exchange"]["taken"]["parameter_bytes"]
             .as_u64()
             .expect("bytes");
         let held = state["whole_bytes"].as_f64().expect("bytes");
@@ -566,11 +572,8 @@ fn a_plan_says_what_a_link_adds_to_the_step_of_several_ranks() {
     let folder = folder(MLP);
     let plan = ["plan", "run.toml", "--device", "cpu", "--json"];
     let of_ranks = document(&rekindle(folder.path(), &[&plan[..], &SLOW].concat()));
-    let ranks = &of_ranks["ranks"];
-    // A quarter of 1,001.
-    assert_eq!(ranks["batch"], 251);
-    assert_eq!(ranks["exchange"]["link_measured"], false);
-    let taken = &ranks["exchange"]["taken"];
+    assert_eq!(of_ranks["exchange"]["link_measured"], false);
+    let taken = &of_ranks["exchange"]["taken"];
     let bytes = MLP_PARAMETERS * 4;
     assert_eq!(taken["bytes"], bytes);
     // One bucket: six messages of a quarter, all of it after the backward pass.
@@ -579,22 +582,27 @@ fn a_plan_says_what_a_link_adds_to_the_step_of_several_ranks() {
     let seconds = |value: &Value| value.as_f64().expect("seconds");
     close(seconds(&taken["network_s"]), network);
     close(seconds(&taken["waited_s"]), network);
-    let (added, step) = (
-        seconds(&ranks["predicted_exchange_s"]),
-        seconds(&of_ranks["predicted_step_s"]),
+    close(added(taken), network + seconds(&taken["staged_s"]));
+    let text = rekindle(folder.path(), &[&plan[..4], &SLOW].concat());
+    let text = String::from_utf8_lossy(&text.stdout).replace("\n  ", " ");
+    // A quarter of 1,001.
+    assert!(text.contains("4 ranks of 251 samples"), "{text}");
+    let efficiency = text.split("efficiency ").nth(1);
+    let efficiency = efficiency.and_then(|rest| rest.split('%').next()?.parse().ok());
+    assert!(
+        efficiency.is_some_and(|percent: f64| percent < 10.0),
+        "{text}"
     );
-    close(added, network + seconds(&taken["staged_s"]));
-    close(seconds(&ranks["efficiency"]), 1.0 - added / step);
-    assert_eq!(ranks["optimizer_state"]["chosen"], "whole");
+    assert_eq!(of_ranks["optimizer_state"]["chosen"], "whole");
     // A message of each parameter to three others, by a tree of two levels.
     let sent = 2.0 * (26.0 * 0.1 + bytes as f64 / 10e6);
-    let by_message = seconds(&ranks["optimizer_state"]["sharded_s"]);
+    let by_message = seconds(&of_ranks["optimizer_state"]["sharded_s"]);
     assert!(
         (sent..1.1 * sent).contains(&by_message),
         "{by_message}, {sent}"
     );
     let alone = document(&rekindle(folder.path(), &plan));
-    assert!(alone.get("ranks").is_none());
+    assert!(alone.get("exchange").is_none());
     let quiet = rekindle(folder.path(), &["plan", "run.toml", "--ranks", "4"]);
     assert_eq!(quiet.status.code(), Some(2));
     assert!(messages(&quiet).contains("--link 12GB/s,5us`"));
@@ -610,7 +618,7 @@ fn ranks_measure_their_link_for_a_plan() {
     let plan = ["plan", "run.toml", "--device", "cpu", "--json"];
     let output = ranks(2, folder.path(), &plan).output().expect("started");
     assert!(output.status.success(), "{}", messages(&output));
-    let exchange = &document(&output)["ranks"]["exchange"];
+    let exchange = &document(&output)["exchange"];
     assert_eq!(exchange["link_measured"], true);
     assert_eq!(exchange["ring"]["ranks"], 2);
     assert!(exchange["ring"]["link"]["bytes_per_s"].as_f64() > Some(0.0));

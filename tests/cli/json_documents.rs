@@ -71,7 +71,7 @@ fn written(folder: &Path) -> Vec<Value> {
     };
     let plain = on_cpu(0, &["estimate", blocks]);
     // What kernels keep differs from machine to machine, so the budget follows from what is needed.
-    let needs = &plain["plain"]["peak"]["total_bytes"];
+    let needs = &plain["plain"]["predicted_peak_bytes"];
     let below = format!("{}B", needs.as_u64().expect("bytes") - 32 * 1024);
     let wrong = folder.join("wrong.toml");
     fs::write(&wrong, "[data]\nmnits = { folder = 'mnist' }\n[model]\n").expect("written");

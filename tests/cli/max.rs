@@ -65,7 +65,7 @@ fn the_largest_batch_fits_when_it_runs() {
         CONFIG,
         &["--vary", "batch", "--budget", "8MiB", "--confirm"],
     );
-    assert_eq!(found["format"], "rekindle-max/2");
+    assert_eq!(found["format"], "rekindle-max/3");
     let (plain, segments, plan) = (
         size(&found, "plain"),
         size(&found, "segments"),
@@ -73,7 +73,6 @@ fn the_largest_batch_fits_when_it_runs() {
     );
     assert!(plain < segments && segments <= plan, "{found}");
     let confirmed = &found["confirmed"];
-    assert_eq!(confirmed["size"], plan);
     let peak = confirmed["measured_peak_bytes"].as_u64().expect("a peak");
     // Peaks of plans come in steps.
     assert!(peak <= budget && peak > budget * 17 / 20, "{found}");
@@ -81,15 +80,12 @@ fn the_largest_batch_fits_when_it_runs() {
 
     let ways = found["largest"].as_array().expect("ways");
     for way in ways {
-        let overhead = way["overhead"].as_f64().expect("a share");
-        assert!(overhead <= 1.0, "twice the plain step at most: {way}");
-        let parts = ["fixed_bytes", "gradient_bytes", "activation_bytes"];
-        let parts = parts.map(|part| way[part].as_u64().expect("bytes"));
-        assert_eq!(
-            way["predicted_peak_bytes"],
-            parts.iter().sum::<u64>(),
-            "{way}"
-        );
+        let [step, plain] = ["predicted_step_s", "plain_step_s"].map(|key| way[key].as_f64());
+        let times = step.expect("seconds") / plain.expect("seconds");
+        assert!(times <= 2.0, "twice the plain step at most: {way}");
+        let parts = way["at_peak"].as_object().expect("parts").values();
+        let parts = parts.map(|part| part.as_u64().expect("bytes"));
+        assert_eq!(way["predicted_peak_bytes"], parts.sum::<u64>(), "{way}");
     }
 }
 
@@ -184,8 +180,9 @@ fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
         let arguments = [&plan[..], &budget, &["--depth", &depth]].concat();
         rekindle(folder.path(), &arguments).status.code()
     };
-    assert_eq!(exits(plan), Some(0), "{found}");
-    // Searches take a little more than `plan` does, and half of so small a process is no layer's.
+    // Sizes are counted, not measured, and half of so small a process is no layer's: right within 5%.
+    assert_eq!(exits(plan * 19 / 20), Some(0), "{found}");
+    // Searches take a little more than `plan` does.
     assert_eq!(exits(plan * 5 / 4 + 1), Some(3), "{found}");
 }
 

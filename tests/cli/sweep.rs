@@ -59,27 +59,33 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     let output = rekindle(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
     let sweep = document(&output);
-    assert_eq!(sweep["format"], "rekindle-sweep/3");
+    assert_eq!(sweep["format"], "rekindle-sweep/4");
     assert_eq!(sweep["interrupted"], false);
     let rows = rows(&sweep);
     assert_eq!(sweep["rows_asked"], rows.len());
-    let of_kind = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).count();
+    assert_eq!(rows[0]["asked"], "plain");
+    let asked = |key: &str| rows.iter().filter(|row| row["asked"][key].is_u64()).count();
     // 2, 4 and 8 of the 14 stages, and the config's 3.
-    assert_eq!((of_kind("plain"), of_kind("segments")), (1, 4), "{sweep}");
-    assert!(of_kind("optimal") >= 2, "{sweep}");
+    assert_eq!(asked("segments"), 4, "{sweep}");
+    let within = asked("budget_bytes");
+    assert!(within >= 2 && 1 + 4 + within == rows.len(), "{sweep}");
     assert!(rows.iter().all(|row| row["outcome"] == "done"), "{sweep}");
 
-    let own = |row: &&Value| row["kind"] == "segments" && row["segments"] == 3;
+    let own = |row: &&Value| row["asked"]["segments"] == 3;
     assert_eq!(rows.iter().filter(own).count(), 1, "the config's own");
-    let peak = |row: &Value| bytes(row, "measured_peak_bytes");
+    let peak = |row: &Value| bytes(&row["ran"], "measured_peak_bytes");
+    let planned = || {
+        rows.iter()
+            .filter(|row| row["asked"]["budget_bytes"].is_u64())
+    };
     let plain = &rows[0];
     for row in &rows[1..] {
         assert!(peak(row) < peak(plain), "{row}");
         let own = bytes(row, "activation_bytes");
         assert!(own > 0 && own < peak(row), "{row}");
     }
-    for row in rows.iter().filter(|row| row["kind"] == "optimal") {
-        assert!(peak(row) <= bytes(row, "budget_bytes"), "{row}");
+    for row in planned() {
+        assert!(peak(row) <= bytes(&row["ran"], "budget_bytes"), "{row}");
         assert_eq!(row["fits"], true);
     }
 
@@ -94,7 +100,7 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     let page = read("report.html");
     for row in rows {
         for key in ["measured_peak_bytes", "predicted_peak_bytes"] {
-            let number = bytes(row, key);
+            let number = bytes(&row["ran"], key);
             assert!(
                 page.contains(&format!("<data value=\"{number}\"")),
                 "{key} {number}"
@@ -110,8 +116,8 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     }
     // The pointer shows each plan's budget over its mark, and both axes start at zero.
     let svg = read("frontier.svg");
-    for row in rows.iter().filter(|row| row["kind"] == "optimal") {
-        let (budget, peak) = (bytes(row, "budget_bytes"), peak(row));
+    for row in planned() {
+        let (budget, peak) = (bytes(&row["asked"], "budget_bytes"), peak(row));
         let hint = format!("<title>plan {}: peak {}, step ", Bytes(budget), Bytes(peak));
         assert!(svg.contains(&hint), "{hint}: {svg}");
     }
@@ -213,7 +219,7 @@ fn rows_that_run_out_of_memory_stay_in_the_table() {
     let folder = folder(DEEP);
     let estimate = ["estimate", "run.toml", "--segments", "6", "--json"];
     let estimate = document(&rekindle(folder.path(), &estimate));
-    let total = |step: &str| bytes(&estimate[step]["peak"], "total_bytes");
+    let total = |step: &str| bytes(&estimate[step], "predicted_peak_bytes");
     let (plain, segments) = (total("plain"), total("plan"));
     // Room for the allocator's rounding on both sides.
     assert!(plain > 2 * segments, "{plain} against {segments}");
@@ -232,8 +238,10 @@ fn rows_that_run_out_of_memory_stay_in_the_table() {
     assert_eq!(rows.len(), 2, "{sweep}");
     assert_eq!(rows[0]["outcome"], "out_of_memory", "{sweep}");
     assert_eq!(rows[1]["outcome"], "done", "{sweep}");
-    assert_eq!(sweep["plain"]["measured"], false);
-    assert!(rows[1]["overhead"].is_f64());
+    assert_eq!(rows[0]["ran"], Value::Null);
+    let seconds = |key: &str| rows[1]["ran"][key].as_f64().expect("seconds");
+    let overhead = seconds("measured_step_s") / seconds("plain_step_s") - 1.0;
+    assert_eq!(rows[1]["overhead"], overhead);
 }
 
 #[cfg(unix)]
@@ -276,9 +284,10 @@ fn an_interrupt_keeps_the_rows_that_are_done_and_a_resumed_sweep_runs_the_others
     assert_eq!(whole["interrupted"], false);
     assert_eq!(whole["rows_asked"], 4);
     let measured = |row: &Value| {
+        let ran = &row["ran"];
         (
-            row["measured_peak_bytes"].clone(),
-            row["measured_step_s"].clone(),
+            ran["measured_peak_bytes"].clone(),
+            ran["measured_step_s"].clone(),
         )
     };
     let (before, after) = (rows(&kept), rows(&whole));

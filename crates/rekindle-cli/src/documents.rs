@@ -72,7 +72,7 @@ impl Document {
         ]
     }
 
-    /// `rekindle-run/2` is `run.json`.
+    /// `rekindle-run/3` is `run.json`.
     fn file(&self) -> String {
         let name = self.format.trim_start_matches("rekindle-");
         let name = name.split('/').next().unwrap_or_default();

@@ -7,7 +7,7 @@ mod tests;
 
 use rekindle::{
     Dtype,
-    record::{Kernels, Update},
+    record::{Kernels, PlanSummary},
 };
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::{config::Config, failure::Failure};
 
 /// Format tag of an [`Estimate`].
-pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/4";
+pub const ESTIMATE_FORMAT: &str = "rekindle-estimate/5";
 
 /// A training's memory by its shapes.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -42,11 +42,6 @@ pub struct Estimate {
     saved_bytes: Bytes,
     /// Number of stages, the smallest units that are kept or recomputed.
     stages: usize,
-    /// Number of operations of the step.
-    operations: usize,
-    /// When parameters are updated: as configured, with `auto` after the step, or in the backward pass where no plan within
-    /// the budget is found otherwise.
-    update: Update,
     /// Whether temporaries are those of a GPU's kernels.
     on_gpu: bool,
     /// The memory that a step must fit; `null` where it is not known.
@@ -75,12 +70,9 @@ pub struct Limit {
 /// One way to run a step.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Column {
-    /// The planner that found the schedule.
-    planner: String,
-    /// Number of segments; `null` where stages are recomputed in another way.
-    segments: Option<usize>,
-    /// Estimated step time, as a multiple of the plain step's.
-    step_ratio: f64,
+    /// The plan. Its times are those of a nominal machine: of use only in proportion to each other.
+    #[serde(flatten)]
+    plan: PlanSummary,
     /// Whether it fits the limit; `null` without one.
     fits: Option<bool>,
     /// What the peak consists of.
@@ -127,9 +119,7 @@ impl Estimate {
             None => None,
         };
         let column = |plan: &Planned, fits| Column {
-            planner: plan.planner.clone(),
-            segments: plan.segments.as_ref().map(Vec::len),
-            step_ratio: plan.step.0 / plain.step.0,
+            plan: plan.summary.clone(),
             fits,
             peak: Breakdown::new(&known, &config.training, plan),
         };
@@ -148,7 +138,10 @@ impl Estimate {
             Wanted::Made(file) => Some(Ok(step.plan_given(file)?)),
         };
         let plan = match &found {
-            Some(Ok(plan)) => Some(column(plan, most.map(|most| plan.peak <= most))),
+            Some(Ok(plan)) => Some(column(
+                plan,
+                most.map(|most| plan.summary.predicted_peak <= most),
+            )),
             _ => None,
         };
         let mut segments = None;
@@ -189,8 +182,6 @@ impl Estimate {
                 .map(|stage| stage.saved_bytes)
                 .sum(),
             stages: step.chain.stages.len(),
-            operations: known.operations,
-            update: settings.update.fixed().unwrap_or_default(),
             on_gpu: kernels == Kernels::Device,
             plain: column(&plain, plain_fits),
             segments,

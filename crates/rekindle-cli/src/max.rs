@@ -8,16 +8,16 @@
 pub mod subject;
 mod text;
 
-use rekindle::{meter::Count, record::Update};
-use rekindle_plan::{Bytes, Seconds};
-use rekindle_train::{fit::ScheduleKind, session::Planned};
+use rekindle::{meter::Count, record::PlanSummary};
+use rekindle_plan::{Bytes, Parts};
+use rekindle_train::{fit::ScheduleKind, record::Ran};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::subject::Varied;
 
 /// Format tag of [`MaxRecord`].
-pub const MAX_FORMAT: &str = "rekindle-max/2";
+pub const MAX_FORMAT: &str = "rekindle-max/3";
 
 /// The largest sizes that fit, counted from shapes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -43,7 +43,7 @@ pub struct MaxRecord {
     /// The command that trains the largest size under a plan; `null` where none fits.
     pub run: Option<String>,
     /// A run of the largest size under a plan; `null` without `--confirm`.
-    pub confirmed: Option<Confirmed>,
+    pub confirmed: Option<Ran>,
 }
 
 /// The largest size that fits in one way to run it.
@@ -53,54 +53,11 @@ pub struct Largest {
     pub way: ScheduleKind,
     /// The size.
     pub size: usize,
-    /// When it updates parameters.
-    pub update: Update,
-    /// Segments of its schedule; `null` where stages are recomputed in another way.
-    pub segments: Option<usize>,
-    /// Its peak.
-    pub predicted_peak_bytes: Bytes,
-    /// Share by which a step takes longer than the same size's without recomputing.
-    pub overhead: f64,
-    /// Of the peak: parameters, optimizer state, input, and whatever else always stays.
-    pub fixed_bytes: Bytes,
-    /// Of the peak: gradients of parameters.
-    pub gradient_bytes: Bytes,
-    /// The rest of the peak.
-    pub activation_bytes: Bytes,
-}
-
-impl Largest {
-    /// A size with its plan.
-    pub fn new(way: ScheduleKind, size: usize, (plan, update): &(Planned, Update)) -> Self {
-        let (_, parts) = plan.at_peak;
-        let (fixed_bytes, gradient_bytes) = (parts.fixed, parts.parameter_gradients);
-        Self {
-            way,
-            size,
-            update: *update,
-            segments: plan.segments.as_ref().map(Vec::len),
-            predicted_peak_bytes: plan.peak,
-            overhead: plan.step.0 / plan.plain_step.0 - 1.0,
-            fixed_bytes,
-            gradient_bytes,
-            activation_bytes: plan.peak - fixed_bytes - gradient_bytes,
-        }
-    }
-}
-
-/// One real run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Confirmed {
-    /// The size that was run.
-    pub size: usize,
-    /// Its predicted peak.
-    pub predicted_peak_bytes: Bytes,
-    /// Its measured peak.
-    pub measured_peak_bytes: Bytes,
-    /// Time of its last step.
-    pub measured_step_s: Seconds,
-    /// Whether the peak stayed within the budget.
-    pub fits: bool,
+    /// Its plan. Times are those of a nominal machine: of use only in proportion to each other.
+    #[serde(flatten)]
+    pub plan: PlanSummary,
+    /// What is held at the peak.
+    pub at_peak: Parts,
 }
 
 impl MaxRecord {

@@ -26,11 +26,14 @@ mod tests {
     use super::*;
     use crate::mutated;
 
-    const PLAN: &str = r#"{"format": "rekindle-plan/1", "chain": [
-        {"name": "a", "output_bytes": 5, "param_bytes": 0}, {"name": "b", "output_bytes": 5, "param_bytes": 12}],
-        "planner": "segments", "feasible": true, "budget_bytes": null, "predicted_peak_bytes": 40,
-        "predicted_step_s": 0.5, "segments": [[0, 0], [1, 1]],
-        "schedule": ["forward 0", "forward 1", "loss", "backward 1", "forward 0", "backward 0", "optimize"], "operations": {"recording": "00ff", "order": [0, 1, 2]}}"#;
+    const PLAN: &str = r#"{"format": "rekindle-plan/2", "feasible": true, "planner": "segments", "budget_bytes": null,
+        "predicted_peak_bytes": 40, "predicted_in_use_bytes": 40, "predicted_step_s": 0.5,
+        "plain_peak_bytes": 50, "plain_step_s": 0.4, "segments": [[0, 0], [1, 1]], "update": "after",
+        "in_backward_because": null, "operations": 3, "recomputed": 1,
+        "stages": [{"name": "a", "forward_s": 1, "backward_s": 1, "output_bytes": 5, "saved_bytes": 5,
+                    "forward_temp_bytes": 0, "backward_temp_bytes": 0}],
+        "schedule": ["forward 0", "forward 1", "loss", "backward 1", "forward 0", "backward 0", "optimize"],
+        "order": {"recording": "00ff", "operations": [0, 1, 2]}}"#;
 
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig {

@@ -67,7 +67,7 @@ impl Progress {
 
     fn note_plan(&self, planned: &Planned) {
         self.line(&summary::plan_line(planned));
-        for note in summary::notes(planned) {
+        for note in summary::notes(&planned.summary) {
             self.line(&note);
         }
     }
@@ -160,7 +160,7 @@ impl Progress {
             self.keeping = started.keep(&folder);
         }
         self.note_plan(planned);
-        if let Some(warning) = summary::warning(planned) {
+        if let Some(warning) = summary::warning(&planned.summary) {
             self.line(&format!("warning: {warning}"));
         }
         if let Some(bar) = &self.bar {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rekindle::meter::Count;
+use rekindle::{meter::Count, record::PlanSummary};
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     loss_scale::LossScale,
@@ -18,38 +18,38 @@ use crate::{
 
 /// One line on the plan, before the first step.
 pub fn plan_line(planned: &Planned) -> String {
-    let stages = several(planned.chain.stages.len(), "stage");
-    let shape = match (&planned.segments, planned.operations) {
-        (Some(segments), _) if segments.len() > 1 => {
+    let plan = &planned.summary;
+    let shape = match &plan.segments {
+        Some(segments) if segments.len() > 1 => {
+            let stages = several(planned.staged.chain.stages.len(), "stage");
             format!("{} segments of {stages}", segments.len())
         }
-        (Some(_), _) => "nothing is recomputed".into(),
-        (None, Some((again, operations))) => format!(
+        Some(_) => "nothing is recomputed".into(),
+        None => format!(
             "{} of {} operations recomputed",
-            thousands(again as u64),
-            thousands(operations as u64)
+            thousands(plan.repeated as u64),
+            thousands(plan.operations as u64)
         ),
-        (None, None) => format!("nested recomputes of {stages}"),
     };
-    let budget = planned.budget.map(|budget| format!(", budget {budget}"));
-    let exchange = planned.exchange;
+    let budget = plan.budget.map(|budget| format!(", budget {budget}"));
+    let exchange = plan.exchange;
     let exchange = exchange.map(|one| format!(", of it exchange {}", one.taken.added()));
     format!(
         "plan `{}`: {shape}; predicted peak {}{}, step {}{} (plain: {}, {})",
-        planned.planner,
-        planned.peak,
+        plan.planner,
+        plan.predicted_peak,
         budget.unwrap_or_default(),
-        planned.step,
+        plan.predicted_time,
         exchange.unwrap_or_default(),
-        planned.plain_peak,
-        planned.plain_step
+        plan.plain_peak,
+        plan.plain_time
     )
 }
 
 /// What else a plan does: to host memory, to the optimizer's state, to updates.
-pub fn notes(planned: &Planned) -> Vec<String> {
+pub fn notes(plan: &PlanSummary) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(offload) = planned.moves() {
+    if let Some(offload) = plan.moves() {
         notes.push(format!(
             "{} moved to host memory, {} at once; copying takes {} of the step",
             several(offload.tensors, "tensor"),
@@ -57,7 +57,7 @@ pub fn notes(planned: &Planned) -> Vec<String> {
             offload.transfer_s
         ));
     }
-    if let Some(state) = planned.state {
+    if let Some(state) = plan.state {
         let (whole, sharded) = (state.whole_bytes, state.sharded_bytes);
         let because = state.because.map(|short| {
             let (rank, smallest) = (short.rank, short.smallest_bytes);
@@ -73,7 +73,7 @@ pub fn notes(planned: &Planned) -> Vec<String> {
             ),
         });
     }
-    if let Some(because) = planned.in_backward_because {
+    if let Some(because) = plan.in_backward_because {
         notes.push(format!(
             "updates in the backward pass: {because}; `--update after` undoes failed steps"
         ));
@@ -82,16 +82,16 @@ pub fn notes(planned: &Planned) -> Vec<String> {
 }
 
 /// A warning about a plan.
-pub fn warning(planned: &Planned) -> Option<String> {
-    let (recomputes, plain) = (planned.recomputes(), planned.plain_peak);
-    match planned.budget {
+pub fn warning(plan: &PlanSummary) -> Option<String> {
+    let (recomputes, plain) = (plan.recomputes(), plan.plain_peak);
+    match plan.budget {
         Some(budget) if plain <= budget => Some(match recomputes {
             true => format!("the plain run would fit the budget as well, with {plain} of {budget}"),
             false => "the plain run fits this budget, so nothing is recomputed".into(),
         }),
-        _ if recomputes && saving(planned.peak, plain).is_none() => Some(format!(
+        _ if recomputes && saving(plan.predicted_peak, plain).is_none() => Some(format!(
             "this plan saves nothing: {} instead of the plain run's {plain}",
-            planned.peak
+            plan.predicted_peak
         )),
         _ => None,
     }
@@ -166,12 +166,11 @@ pub fn predictions(record: &RunRecord) -> Table {
         Some(_) if reserved => "peak reserved",
         Some(_) => "peak in use",
     };
-    let (predicted, measured) = (record.predicted_peak_bytes, record.measured_peak_bytes);
-    peak(counted, predicted, measured, record.budget_bytes);
+    let (plan, measured) = (&record.plan, &record.measured);
+    peak(counted, plan.predicted_peak, measured.peak, plan.budget);
     if reserved {
-        let in_use = record.in_use;
         let name = "in use between actions";
-        peak(name, in_use.predicted_bytes, in_use.measured_bytes, None);
+        peak(name, plan.predicted_in_use, measured.in_use, None);
     }
     let mut time = |name: &str, predicted: Seconds, measured: Seconds| {
         table.add_row([
@@ -181,10 +180,9 @@ pub fn predictions(record: &RunRecord) -> Table {
             error(predicted.0, measured.0).into(),
         ]);
     };
-    time("step time", record.predicted_step_s, record.measured_step_s);
-    if let Some(one) = record.exchange {
-        let (predicted, measured) = (one.predicted_exchange_s, one.measured_exchange_s);
-        time("of it exchange", predicted, measured);
+    time("step time", plan.predicted_time, measured.step);
+    if let (Some(predicted), Some(measured)) = (plan.exchange, record.measured_exchange_s) {
+        time("of it exchange", predicted.taken.added(), measured);
     }
     table
 }
@@ -233,32 +231,30 @@ fn saving(peak: Bytes, plain: Bytes) -> Option<Bytes> {
 
 /// The verdict: the run against the plain run, both as measured or both as predicted.
 pub fn saved(record: &RunRecord) -> String {
-    let (plain, plain_peak) = (&record.plain, record.plain.peak_bytes);
-    let (peak, step, how, compare) = match plain.measured {
-        true => (record.measured_peak_bytes, record.measured_step_s, "", ""),
-        false => (
-            record.predicted_peak_bytes,
-            record.predicted_step_s,
-            "predicted ",
-            " (`--compare` measures the plain run.)",
-        ),
+    let (plan, measured) = (&record.plan, &record.measured);
+    let (peak, plain_peak, slowdown) = match &record.plain {
+        Some(plain) => (measured.peak, plain.peak, measured.step.0 / plain.step.0),
+        None => (plan.predicted_peak, plan.plain_peak, plan.slowdown()),
+    };
+    let (how, compare) = match &record.plain {
+        Some(_) => ("", ""),
+        None => ("predicted ", " (`--compare` measures the plain run.)"),
     };
     match saving(peak, plain_peak) {
-        None if !record.recomputes => format!(
+        None if !plan.recomputes() => format!(
             "Nothing was recomputed: this is the plain run, peak {}. `rekindle plan {} --frontier` lists smaller peaks.",
-            record.measured_peak_bytes, record.name
+            measured.peak, record.name
         ),
         None => format!(
             "Checkpointing saves nothing here: {how}peak {peak}, plain run {plain_peak}.{compare}"
         ),
         Some(saved) => format!(
-            "{} saves {saved} ({:.0}%): {how}peak {peak} instead of {plain_peak}, at {:.2}x the {how}step time.{compare}",
-            match record.recomputes {
+            "{} saves {saved} ({:.0}%): {how}peak {peak} instead of {plain_peak}, at {slowdown:.2}x the {how}step time.{compare}",
+            match plan.recomputes() {
                 true => "Checkpointing",
                 false => "The plan recomputes nothing and",
             },
             100.0 * saved.0 as f64 / plain_peak.0 as f64,
-            step.0 / plain.step_s.0,
         ),
     }
 }

@@ -3,15 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::bytes::Bytes;
 use crate::graph::Link;
 use crate::planner::PlanError;
 
-/// The planners.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// The planners. serde writes a planner's [name](Planner::name).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Planner {
     /// Everything once, in recorded order.
     None,
@@ -19,9 +18,10 @@ pub enum Planner {
     Segments(Option<usize>),
     /// The best persistent schedule over stages.
     Optimal,
-    /// Single operations, stages or not. A chain has only stages: there it is `optimal`.
+    /// Single operations, stages or not. A chain has only stages: there it is `optimal`. Its plans are those of `auto`, and
+    /// have that name.
     Graph,
-    /// `none` if it fits, else the faster of `optimal` and `graph`.
+    /// `none` if it fits, else the faster of `optimal` and [`Planner::Graph`].
     #[default]
     Auto,
 }
@@ -53,8 +53,7 @@ impl Planner {
             Planner::None => "none",
             Planner::Segments(_) => "segments",
             Planner::Optimal => "optimal",
-            Planner::Graph => "graph",
-            Planner::Auto => "auto",
+            Planner::Graph | Planner::Auto => "auto",
         }
     }
 }
@@ -81,6 +80,19 @@ impl FromStr for Planner {
         found.ok_or_else(|| PlannerParseError {
             name: name.to_owned(),
         })
+    }
+}
+
+impl Serialize for Planner {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Planner {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Planner, D::Error> {
+        let name = String::deserialize(from)?;
+        name.parse().map_err(de::Error::custom)
     }
 }
 

@@ -66,7 +66,7 @@ pub fn to_device(
 }
 
 /// What a part of a batch gives. Its loss is scaled, as its gradients are.
-pub(super) type PartOutput = Output<Correct, StepBatch>;
+pub(super) type PartOutput = Output<Correct>;
 
 /// Forward and loss of one of `parts` equal parts of a batch.
 pub(super) fn loss_of_part(parts: usize) -> LossOfPart {

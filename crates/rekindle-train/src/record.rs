@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::{Bytes, Seconds, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
-use super::{optimizer_state::StatePlan, settings::TrainSettings, timeline::Timeline};
+use super::{settings::TrainSettings, timeline::Timeline};
 use crate::model::spec::ModelSpec;
 use rekindle::{
     meter::{Count, PhaseReading},
-    record::{Offload, StepExchange, Update},
+    record::PlanSummary,
 };
 
 /// Format tag of [`RunRecord`].
-pub const RUN_FORMAT: &str = "rekindle-run/2";
+pub const RUN_FORMAT: &str = "rekindle-run/3";
 
 /// One optimizer step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,28 +89,32 @@ pub struct EvalRecord {
     pub accuracy: Option<f64>,
 }
 
-/// What the same training without recomputing takes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PlainRun {
-    /// Its peak.
-    pub peak_bytes: Bytes,
-    /// Its step time.
-    pub step_s: Seconds,
-    /// Whether plain steps were run (with `--compare`, or in a run that is long enough on the CPU); else both figures
-    /// are predicted.
-    pub measured: bool,
-    /// Times of the quickest and of the slowest plain step; `null` where none ran.
-    #[serde(default)]
-    pub range_s: Option<[Seconds; 2]>,
+/// What a run took, as measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Measured {
+    /// The peak of the counted bytes, over everything that the process did.
+    #[serde(rename = "measured_peak_bytes")]
+    pub peak: Bytes,
+    /// The peak of live buffers: at every moment on the processor, between actions on a GPU.
+    #[serde(rename = "measured_in_use_bytes")]
+    pub in_use: Bytes,
+    /// The median time of the last 1,000 steps, without the first step and a traced one where there are others.
+    #[serde(rename = "measured_step_s")]
+    pub step: Seconds,
+    /// Times of the quickest and of the slowest of these steps; `null` where there is none.
+    #[serde(rename = "step_range_s")]
+    pub range: Option<[Seconds; 2]>,
 }
 
-/// Peak of live buffers: at every moment on the processor, between actions on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct PeakInUse {
-    /// As predicted.
-    pub predicted_bytes: Bytes,
-    /// As measured.
-    pub measured_bytes: Bytes,
+/// A plan that ran: what was predicted, and what was measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Ran {
+    /// The plan.
+    #[serde(flatten)]
+    pub plan: PlanSummary,
+    /// What it took.
+    #[serde(flatten)]
+    pub measured: Measured,
 }
 
 /// How a GPU's pools served a run.
@@ -118,25 +122,6 @@ pub struct PeakInUse {
 pub struct PoolRecord {
     /// How often they were trimmed to stay within the budget. Only on a GPU.
     pub trims: u64,
-}
-
-/// One stage of the chain that was planned.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct StageRecord {
-    /// Its name, for people.
-    pub name: String,
-    /// How often the schedule runs it forward.
-    pub forwards: usize,
-    /// Time of one forward, measured before the run.
-    pub forward_s: Seconds,
-    /// Time of its backward, measured before the run.
-    pub backward_s: Seconds,
-    /// Bytes of its output.
-    pub output_bytes: Bytes,
-    /// Bytes that a tracked forward keeps under this schedule.
-    pub saved_bytes: Bytes,
-    /// Bytes of its parameters.
-    pub param_bytes: Bytes,
 }
 
 /// One of the ranks that share a run, over all that it did until the last step or evaluation.
@@ -152,18 +137,6 @@ pub struct RankRecord {
     pub measured_peak_bytes: Bytes,
     /// Number of plans that it made anew, because memory ran short.
     pub replans: usize,
-}
-
-/// What the exchange between ranks adds to each step: copying gradients to their buckets and back, waiting for what the rest of
-/// the step does not hide, means over ranks, and sending updated parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ExchangeRecord {
-    /// As predicted; included in `predicted_step_s`.
-    pub predicted_exchange_s: Seconds,
-    /// The median over the steps of `measured_step_s`, waiting for slower ranks included.
-    pub measured_exchange_s: Seconds,
-    /// What the prediction is made of.
-    pub predicted: StepExchange,
 }
 
 /// A whole run, in as much memory after any number of steps: steps and evaluations are in [files of their
@@ -184,49 +157,30 @@ pub struct RunRecord {
     pub settings: TrainSettings,
     /// Parameters that are trained.
     pub param_count: u64,
-    /// When parameters were updated; of a run that was planned again, by its last plan.
-    #[serde(default)]
-    pub update: Update,
-    /// How the schedule was found.
-    pub planner: String,
-    /// First and last stage of each segment; `null` where stages are recomputed in another way.
-    pub segments: Option<Vec<[usize; 2]>>,
-    /// Whether anything runs again: stages, operations of a recorded step, or operations inside burn's backward.
-    pub recomputes: bool,
-    /// The stages.
-    pub stages: Vec<StageRecord>,
-    /// The budget; `null` without one.
-    pub budget_bytes: Option<Bytes>,
+    /// The plan; of a run that was planned again, the last one, with the highest predicted peak of all and the first budget.
+    #[serde(flatten)]
+    pub plan: PlanSummary,
+    /// The stages, as measured before the run.
+    pub stages: Vec<Stage>,
+    /// How often the plan runs each stage forward.
+    pub forwards: Vec<usize>,
     /// Which bytes the budget bounds and the peaks count. On the CPU the two are one.
     pub count: Count,
-    /// The predicted peak.
-    pub predicted_peak_bytes: Bytes,
-    /// The measured peak, over everything that the process did.
-    pub measured_peak_bytes: Bytes,
-    /// The peak of live buffers.
-    pub in_use: PeakInUse,
+    /// What it took.
+    #[serde(flatten)]
+    pub measured: Measured,
+    /// What the exchange added to each step, as the median over the steps of `measured_step_s`: copying gradients to their
+    /// buckets and back, waiting for what the rest of the step does not hide and for slower ranks, means over ranks, and
+    /// sending updated parameters. Only of a run of several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_exchange_s: Option<Seconds>,
     /// How a GPU's pools served the run; `null` on the processor.
     pub pools: Option<PoolRecord>,
     /// Bytes that the whole GPU held when the run ended, other processes included; `null` unless it is NVIDIA's.
     pub whole_gpu_used_bytes: Option<Bytes>,
-    /// The predicted step time.
-    pub predicted_step_s: Seconds,
-    /// The median time of the last 1,000 steps, without the first step and a traced one where there are others.
-    pub measured_step_s: Seconds,
-    /// Times of the quickest and of the slowest of these steps; `null` where there is none.
-    #[serde(default)]
-    pub step_range_s: Option<[Seconds; 2]>,
-    /// What waited in host memory; only where there is a link to it. Of a run that was planned again, by its last plan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offload: Option<Offload>,
-    /// What the exchange added to each step; only of a run of several ranks. Of a run that was planned again, by its last plan.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exchange: Option<ExchangeRecord>,
-    /// Who kept the optimizer's state, and what either way takes of rank 0; only of a run of several ranks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub optimizer_state: Option<StatePlan>,
-    /// The same training without recomputing.
-    pub plain: PlainRun,
+    /// The same training without recomputing, if plain steps were run (with `--compare`, or in a run that is long enough on
+    /// the CPU); else `null`, and `plain_peak_bytes` and `plain_step_s` predict it.
+    pub plain: Option<Measured>,
     /// Loss of the first step; `null` where it is not finite.
     #[serde(deserialize_with = "number")]
     #[schemars(with = "Option<f64>")]

@@ -30,13 +30,13 @@ mod run_error;
 use self::prepare::Built;
 pub use self::{
     event::{Event, MemoryNow, Tell},
-    frontier::{FRONTIER_FORMAT, Frontier, FrontierPoint},
+    frontier::{FRONTIER_FORMAT, Frontier},
     job::{Job, KEEP_SNAPSHOTS},
     measured_step::MeasuredStep,
     notice::{Notice, RunFile},
-    order::{Order, ScheduleRequest},
+    order::ScheduleRequest,
     out_of_memory::{OutOfMemory, holders},
-    plan_file::{PLAN_FORMAT, PlanFile, PlanOfRanks},
+    plan_file::{PLAN_FORMAT, PlanFile},
     planned::Planned,
     run_error::RunError,
 };

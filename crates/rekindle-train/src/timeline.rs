@@ -118,22 +118,6 @@ impl Pass {
     }
 }
 
-/// A plan's prediction for each action of its step. It is kept for the run's record, because computing it again from
-/// the step would take more memory than the record.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Prediction {
-    beside_buffers: Bytes,
-    actions: Vec<PredictedAction>,
-}
-
-#[derive(Debug, Clone)]
-struct PredictedAction {
-    action: Action,
-    pass: Pass,
-    at_peak: Parts,
-    after: Bytes,
-}
-
 /// What is held at the peak of the update after a plan's spans: what the last span leaves, and the update's own.
 pub(crate) fn at_update(plan: &StagedPlan, optimizer: &OptimizerCost) -> Parts {
     let left = plan.held.last().map(|held| held.after);
@@ -143,50 +127,43 @@ pub(crate) fn at_update(plan: &StagedPlan, optimizer: &OptimizerCost) -> Parts {
     }
 }
 
-impl Prediction {
-    /// The spans of a plan, and the update after them. A meter's readings do not include the driver's context.
-    pub(crate) fn new(plan: &StagedPlan, optimizer: &OptimizerCost) -> Self {
-        let beside = plan.beside_buffers;
+impl Timeline {
+    /// The timeline of a traced step: the spans of a plan, and the update after them. A meter's readings do not include the
+    /// driver's context.
+    pub(super) fn new(
+        step: usize,
+        plan: &StagedPlan,
+        optimizer: &OptimizerCost,
+        trace: &[SpanReading],
+    ) -> Self {
         let live = |parts: Parts| Parts {
-            fixed: parts.fixed - beside,
+            fixed: parts.fixed - plan.beside_buffers,
             ..parts
         };
         let spans = plan.spans.iter().zip(&plan.held);
-        let spans = spans.map(|(span, held)| PredictedAction {
-            action: action(span),
-            pass: Pass::of(span),
-            at_peak: live(held.at_peak),
-            after: live(held.after).total(),
+        let spans = spans.map(|(span, held)| {
+            let after = live(held.after).total();
+            (action(span), Pass::of(span), live(held.at_peak), after)
         });
-        let at_peak = live(at_update(plan, optimizer));
-        let update = PredictedAction {
-            action: Action::Optimize,
-            pass: Pass::Optimizer,
-            at_peak,
-            after: at_peak.fixed,
-        };
-        Self {
-            beside_buffers: beside,
-            actions: spans.chain([update]).collect(),
-        }
-    }
-}
-
-impl Timeline {
-    /// The timeline of a traced step.
-    pub(super) fn new(step: usize, predicted: &Prediction, trace: &[SpanReading]) -> Self {
+        let at_update = live(at_update(plan, optimizer));
+        let update = (
+            Action::Optimize,
+            Pass::Optimizer,
+            at_update,
+            at_update.fixed,
+        );
         let mut start_s = 0.0;
-        let actions = predicted.actions.iter().zip(trace);
-        let actions = actions.map(|(predicted, seen)| {
+        let actions = spans.chain([update]).zip(trace);
+        let actions = actions.map(|((action, pass, at_peak, after), seen)| {
             let done_s = seen.done_at.as_secs_f64();
             let start_s = std::mem::replace(&mut start_s, done_s);
             TimedAction {
-                action: predicted.action,
-                pass: predicted.pass,
+                action,
+                pass,
                 start_s: Seconds(start_s),
                 duration_s: Seconds(done_s - start_s),
-                predicted_at_peak: predicted.at_peak,
-                predicted_after_bytes: predicted.after,
+                predicted_at_peak: at_peak,
+                predicted_after_bytes: after,
                 measured_peak_bytes: seen.memory.peak_in_use_bytes,
                 measured_after_bytes: seen.memory.in_use_bytes,
                 reserved_bytes: seen.memory.reserved_bytes,
@@ -194,7 +171,7 @@ impl Timeline {
         });
         Self {
             step,
-            beside_buffers_bytes: predicted.beside_buffers,
+            beside_buffers_bytes: plan.beside_buffers,
             actions: actions.collect(),
             exchanges: Vec::new(),
         }
@@ -268,11 +245,7 @@ mod tests {
             spans,
             forwards: vec![2],
             beside_buffers: Bytes(BESIDE),
-            update: rekindle::record::Update::After,
-            segments: None,
-            operations: Vec::new(),
-            offloaded: Vec::new(),
-            recording: 0,
+            order: None,
         }
     }
 
@@ -289,8 +262,7 @@ mod tests {
             temp_bytes: Bytes(7),
             ..OptimizerCost::default()
         };
-        let predicted = Prediction::new(&plan(), &optimizer);
-        Timeline::new(4, &predicted, &readings.collect::<Vec<_>>())
+        Timeline::new(4, &plan(), &optimizer, &readings.collect::<Vec<_>>())
     }
 
     #[test]

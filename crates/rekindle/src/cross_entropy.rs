@@ -64,13 +64,6 @@ impl ChunkedCrossEntropy {
         Self { chunks }
     }
 
-    /// Tokens per chunk, for `tokens` tokens with `width` hidden values each; the last chunk may have fewer.
-    #[must_use]
-    pub fn chunk_tokens(self, tokens: usize, width: usize) -> usize {
-        let tokens_each = self.chunks.map_or(width, |chunks| tokens.div_ceil(chunks));
-        tokens_each.max(1)
-    }
-
     /// The mean loss of the tokens, shape `[1]`, in `f32`.
     ///
     /// `hidden` is `[N, d]`, `weight` `[d, V]`, `bias` `[V]`; `targets` `[N]` are classes below `V`.
@@ -127,7 +120,8 @@ impl ChunkedCrossEntropy {
             count,
         };
         let mut sums = Sums::default();
-        let length = self.chunk_tokens(tokens, width);
+        let length = self.chunks.map_or(width, |chunks| tokens.div_ceil(chunks));
+        let length = length.max(1);
         for start in (0..tokens).step_by(length) {
             let part = start..tokens.min(start + length);
             chunks.add(

@@ -5,7 +5,7 @@
 //! where compiled kernels and autotune's choices are [kept](keep_kernels_in). Without that call they are not kept.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs,
     io::Write,
     path::PathBuf,
@@ -36,7 +36,7 @@ pub fn keep_kernels_in(folder: PathBuf) {
 
 /// The path of the file [`CHOSEN`], if autotune's choices are kept.
 fn chosen_file() -> Option<PathBuf> {
-    let config = &set_up().config;
+    let config = set_up();
     let folder = KEPT.get().filter(|folder| {
         !config.autotune.disable_cache && config.environment.path.root() == folder.as_path()
     });
@@ -72,33 +72,24 @@ const PERSISTENT_MEMORY: PersistentMemory = PersistentMemory::Enforced;
 /// At every other level autotune first measures the device's peak performance, with two buffers of 1 GiB.
 const AUTOTUNE_LEVEL: AutotuneLevel = AutotuneLevel::Full;
 
-/// The settings in effect.
-pub(crate) struct Settings {
-    config: Arc<CubeClRuntimeConfig>,
+/// Applies the settings, and returns whether pools serve every buffer by its exact size.
+pub(crate) fn exact_sizes() -> bool {
+    matches!(
+        set_up().memory.persistent_memory,
+        PersistentMemory::Enforced
+    )
 }
 
-impl Settings {
-    /// Whether pools serve every buffer by its exact size.
-    pub(crate) fn exact_sizes(&self) -> bool {
-        matches!(
-            self.config.memory.persistent_memory,
-            PersistentMemory::Enforced
-        )
-    }
-}
-
-/// Applies the settings before a device is used. Settings that were applied earlier are kept.
-pub(crate) fn set_up() -> &'static Settings {
-    static SETTINGS: OnceLock<Settings> = OnceLock::new();
-    SETTINGS.get_or_init(|| {
+/// Applies the settings before a device is used, and returns those in effect: settings that were applied earlier are kept.
+fn set_up() -> &'static CubeClRuntimeConfig {
+    static IN_EFFECT: OnceLock<Arc<CubeClRuntimeConfig>> = OnceLock::new();
+    IN_EFFECT.get_or_init(|| {
         CubeClRuntimeConfig::try_set(with_defaults(
             CubeClRuntimeConfig::from_current_dir().override_from_env(),
             &Written::from_current_dir().override_from_env(),
             KEPT.get().cloned().map(CacheConfig::Directory),
         ));
-        Settings {
-            config: CubeClRuntimeConfig::get(),
-        }
+        CubeClRuntimeConfig::get()
     })
 }
 
@@ -108,24 +99,24 @@ fn with_defaults(
     written: &Written,
     kept: Option<CacheConfig>,
 ) -> CubeClRuntimeConfig {
-    if written.memory.persistent_memory.is_none() {
+    if !written.has("memory", "persistent_memory") {
         config.memory.persistent_memory = PERSISTENT_MEMORY;
     }
-    if written.autotune.level.is_none() {
+    if !written.has("autotune", "level") {
         config.autotune.level = AUTOTUNE_LEVEL;
     }
-    if written.compilation.logger.is_none() {
+    if !written.has("compilation", "logger") {
         // Logs a line for each compiled kernel, to show progress. By default there is no listener.
         config.compilation.logger.level = CompilationLogLevel::Basic;
         config.compilation.logger.log = Some(LogCrateLevel::Info);
     }
-    if written.environment.records.is_none() {
+    if !written.has("environment", "records") {
         config.environment.records.level = RecordLevel::Off;
     }
-    if written.environment.name.is_some() || written.environment.path.is_some() {
+    if written.has("environment", "name") || written.has("environment", "path") {
         return config;
     }
-    if written.compilation.cache.is_none() {
+    if !written.has("compilation", "cache") {
         // Without a build id, the kernels of two programs may be mistaken for each other.
         config.compilation.cache = kept.is_some() && buildid::build_id().is_some();
     }
@@ -135,56 +126,33 @@ fn with_defaults(
             config.environment.name = DATABASE.into();
         }
         None => {
-            config.autotune.disable_cache |= written.autotune.disable_cache.is_none();
-            config.throughput.disable_cache |= written.throughput.disable_cache.is_none();
+            config.autotune.disable_cache |= !written.has("autotune", "disable_cache");
+            config.throughput.disable_cache |= !written.has("throughput", "disable_cache");
         }
     }
     config
 }
 
-/// Which of the settings made here the user wrote down, read from the files that cubecl reads.
+/// The settings that the user wrote down, by section and key, read from the files that cubecl reads.
 #[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct Written {
-    memory: WrittenMemory,
-    autotune: WrittenAutotune,
-    compilation: WrittenCompilation,
-    throughput: WrittenThroughput,
-    environment: WrittenEnvironment,
+#[serde(transparent)]
+struct Written(HashMap<String, Section>);
+
+#[derive(Clone, Deserialize, Serialize)]
+#[serde(untagged)]
+enum Section {
+    Keys(HashMap<String, Ignored>),
+    /// A value without keys, which cubecl passes over.
+    Other(Ignored),
 }
 
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenMemory {
-    persistent_memory: Option<Ignored>,
-}
-
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenAutotune {
-    level: Option<Ignored>,
-    disable_cache: Option<Ignored>,
-}
-
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenCompilation {
-    cache: Option<Ignored>,
-    logger: Option<Ignored>,
-}
-
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenThroughput {
-    disable_cache: Option<Ignored>,
-}
-
-#[derive(Clone, Default, Deserialize, Serialize)]
-#[serde(default)]
-struct WrittenEnvironment {
-    name: Option<Ignored>,
-    path: Option<Ignored>,
-    records: Option<Ignored>,
+impl Written {
+    fn has(&self, section: &str, key: &str) -> bool {
+        match self.0.get(section) {
+            Some(Section::Keys(keys)) => keys.contains_key(key),
+            _ => false,
+        }
+    }
 }
 
 /// A value of any kind.
@@ -212,21 +180,21 @@ impl RuntimeConfig for Written {
     }
 
     fn override_from_env(mut self) -> Self {
-        type Field = fn(&mut Written) -> &mut Option<Ignored>;
-        let variables: [(&str, Field); 7] = [
-            ("CUBECL_AUTOTUNE_LEVEL", |w| &mut w.autotune.level),
-            ("CUBECL_AUTOTUNE_CACHE", |w| &mut w.autotune.disable_cache),
-            ("CUBECL_THROUGHPUT_CACHE", |w| {
-                &mut w.throughput.disable_cache
-            }),
-            ("CUBECL_DEBUG_LOG", |w| &mut w.compilation.logger),
-            ("CUBECL_DEBUG_OPTION", |w| &mut w.compilation.logger),
-            ("CUBECL_ENVIRONMENT", |w| &mut w.environment.name),
-            ("CUBECL_ENVIRONMENT_RECORDS", |w| &mut w.environment.records),
-        ];
-        for (variable, field) in variables {
+        for (variable, section, key) in [
+            ("CUBECL_AUTOTUNE_LEVEL", "autotune", "level"),
+            ("CUBECL_AUTOTUNE_CACHE", "autotune", "disable_cache"),
+            ("CUBECL_THROUGHPUT_CACHE", "throughput", "disable_cache"),
+            ("CUBECL_DEBUG_LOG", "compilation", "logger"),
+            ("CUBECL_DEBUG_OPTION", "compilation", "logger"),
+            ("CUBECL_ENVIRONMENT", "environment", "name"),
+            ("CUBECL_ENVIRONMENT_RECORDS", "environment", "records"),
+        ] {
             if std::env::var_os(variable).is_some() {
-                *field(&mut self) = Some(Ignored);
+                let section = self.0.entry(section.into());
+                let section = section.or_insert_with(|| Section::Keys(HashMap::new()));
+                if let Section::Keys(keys) = section {
+                    keys.insert(key.into(), Ignored);
+                }
             }
         }
         self
@@ -252,7 +220,10 @@ mod tests {
 
     #[test]
     fn a_users_settings_stay_and_the_others_are_made() {
-        let config = configured("[memory]\npersistent_memory = 'enabled'", false);
+        let config = configured(
+            "version = 1\n[memory]\npersistent_memory = 'enabled'",
+            false,
+        );
         assert!(matches!(
             config.memory.persistent_memory,
             PersistentMemory::Enabled

@@ -14,18 +14,13 @@ use rekindle_plan::Bytes;
 
 use crate::quiet;
 
-/// The first error of any device in the process since the last call. The caller must wait for queued work first.
-pub(crate) fn take() -> Option<String> {
-    quiet::take_refusal()
-}
-
-/// Like [`take`], but first waits for queued work if the device is a wgpu device. Other devices return their errors
-/// when values are read.
+/// The first error of any device in the process since it was last [taken](quiet::take_refusal). Waits for queued work first if
+/// the device is a wgpu device. Other devices return their errors when values are read.
 pub(crate) fn settled(device: &Device) -> Option<String> {
     if largest_buffer(device).is_some() {
         let _ = device.sync();
     }
-    take()
+    quiet::take_refusal()
 }
 
 /// wgpu's limit on the bytes bound of one buffer, which bounds cubecl's pages; `None` for devices of other backends.

@@ -72,36 +72,23 @@ pub(crate) fn without_graph<const D: usize>(tensor: Tensor<D>) -> (Tensor<D>, bo
     }
 }
 
-/// The operation for each backend. Without autodiff there is no graph to add it to.
+/// The operation for each backend. Without autodiff there is no graph to add it to, and nothing to record.
 #[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cubecl"), Capture, Autodiff)]
 pub(crate) trait KnownGradient: Backend {
     fn with_gradient(
         scalar: FloatTensor<Self>,
-        input: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-    ) -> FloatTensor<Self>;
-}
-
-/// Without autodiff: nothing to record.
-macro_rules! without_autodiff {
-    ($backend:ty) => {
-        impl KnownGradient for $backend {
-            fn with_gradient(
-                scalar: FloatTensor<Self>,
-                _input: FloatTensor<Self>,
-                _gradient: FloatTensor<Self>,
-            ) -> FloatTensor<Self> {
-                scalar
-            }
-        }
-    };
+        _input: FloatTensor<Self>,
+        _gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        scalar
+    }
 }
 
 #[cfg(feature = "flex")]
-without_autodiff!(Flex);
+impl KnownGradient for Flex {}
 #[cfg(feature = "cubecl")]
-without_autodiff!(Cube);
-without_autodiff!(Capture);
+impl KnownGradient for Cube {}
+impl KnownGradient for Capture {}
 
 impl<I, C> KnownGradient for Autodiff<I, C>
 where

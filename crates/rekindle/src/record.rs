@@ -104,6 +104,7 @@
 //! | `profile.rs` | [`StepProfile`]: a measured step without its recording, for planning elsewhere |
 //! | `program.rs` | a program, ready to run |
 //! | `host.rs` | tensors offloaded to host memory, and [`measured_link`] |
+//! | `hexadecimal.rs` | 64-bit numbers in JSON |
 //! | `given.rs`, `output.rs` | the step's inputs and outputs |
 //! | `staged.rs` | the plan in terms of the model's stages |
 //! | `changes.rs` | the tensors that each pass of a stage makes and frees |
@@ -111,25 +112,25 @@
 //! | `measured.rs` | a recording that is measured |
 //! | `planned.rs` | a plan for it within a budget, ready to run |
 //! | `step.rs` | [`Step`]: one training step |
-//! | `step/interpret.rs` | runs a program: an operation that is listed twice is recomputed here |
-//! | `step/` (others) | plans that are kept, readings of memory and time, changed steps |
+//! | `step/run.rs` | runs a program: an operation that is listed twice is recomputed here |
+//! | `step/plans.rs` | plans that are kept, and changed steps |
 //! | `comparison.rs` | [`Comparison`]: how often a step is compared with its recording |
 //! | `autodiff_time.rs` | what burn's own loop takes beyond the operations of a step |
 //! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |
-//! | `finite.rs`, `refusal.rs` | values that are not finite; operations that a device refused |
+//! | `finite.rs` | values that are not finite |
 //! | `error.rs` | [`RecordError`]: the error texts |
 //! | `update.rs`, `update_costs.rs` | [`Update`]: when parameters are updated, and what that takes; [`Updates`]: which a plan may have |
 //! | [`optimizer_state`] (`optimizer_state.rs`) | who keeps the optimizer's state, if ranks share a step |
 //! | `ways.rs` | the ways that options allow, tried in order, and the rule by which one is chosen |
-//! | `lent.rs`, `leaf.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/interpret.rs`) |
-//! | `optimizer.rs` | [`Optimizer`], and what its update takes, measured |
+//! | `lent.rs`, `leaf.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/run.rs`) |
+//! | `optimizer.rs`, `placed.rs` | [`Optimizer`], and what its update takes, measured; one parameter at its path |
 //! | `rank.rs` | tensors whose number of dimensions is known when the program runs |
 //! | `ranks.rs`, `agreement.rs` | the [ranks](crate::reduce) that share a step, and what they agree on before its first run |
 //! | `buckets.rs` | which gradients are summed together |
 //! | `exchange.rs`, `exchange/` | gradients summed over ranks while the backward pass runs |
 //! | `exchange_cost.rs` | the cost of the exchange, measured before the first step |
-//! | `step_plan.rs` | a plan in numbers |
+//! | `plan_summary.rs` | a plan in numbers, as it is shown and written |
 //! | `kept.rs` | [`run_recorded`]: records the step at its first run |
 //! | `estimate.rs` | [`estimate`]: plans a step without a device |
 //! | `kernels.rs` | memory that kernels take besides tensors, by operation |
@@ -147,6 +148,7 @@ mod exchange;
 mod exchange_cost;
 mod finite;
 mod given;
+mod hexadecimal;
 mod host;
 mod kept;
 mod kernels;
@@ -163,6 +165,7 @@ mod options;
 mod output;
 mod placed;
 mod places;
+mod plan_summary;
 mod planned;
 mod profile;
 mod program;
@@ -170,11 +173,9 @@ mod rank;
 mod ranks;
 mod recorded;
 mod recording;
-mod refusal;
 mod room;
 mod staged;
 mod step;
-mod step_plan;
 mod tensors;
 mod update;
 mod update_costs;
@@ -196,14 +197,14 @@ pub use optimizer::Optimizer;
 pub use options::with_reserve;
 pub use output::{Output, SpanReading};
 pub(crate) use places::{Place, apart, put_statistics, tensors};
+pub use plan_summary::{Offload, PlanSummary, StepExchange};
 pub use profile::StepProfile;
 #[doc(hidden)]
 pub use profile::plan_of_chain;
 pub use recorded::{Recorded, record};
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
-pub use staged::{StagedPlan, action};
+pub use staged::{Order, StagedPlan, action};
 pub use step::Step;
-pub use step_plan::{Offload, StepExchange, StepPlan};
 pub use update::{InBackwardBecause, Update, Updates};
 pub use wanted::{PlanElsewhere, Wanted};
 #[doc(hidden)]

@@ -70,16 +70,15 @@ impl Statistics {
     /// Their current values. Pending updates are merged first, as the next forward pass would do.
     #[must_use]
     pub fn before(&self, model: &impl Module) -> Before {
-        let values = match self.places.is_empty() {
-            true => Vec::new(),
-            false => tensors(&model.valid()),
-        };
-        Before(
-            self.places
-                .iter()
-                .map(|&place| (place, values[place].clone()))
-                .collect(),
-        )
+        if self.places.is_empty() {
+            return Before(HashMap::new());
+        }
+        let values = tensors(&model.valid());
+        let values = self
+            .places
+            .iter()
+            .map(|&place| (place, values[place].clone()));
+        Before(values.collect())
     }
 }
 

@@ -94,24 +94,16 @@ pub(crate) fn is_mean_over_ranks(operation: &OperationIr) -> bool {
 
 #[backend_extension(Flex: cfg(feature = "flex"), Cube: cfg(feature = "cubecl"), Capture, Autodiff)]
 pub(crate) trait MeanOverRanks: Backend {
-    fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self>;
-}
-
-/// Without a recording, the rank is alone.
-macro_rules! alone {
-    ($backend:ty) => {
-        impl MeanOverRanks for $backend {
-            fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
-                tensor
-            }
-        }
-    };
+    /// Without a recording, the rank is alone.
+    fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
+        tensor
+    }
 }
 
 #[cfg(feature = "flex")]
-alone!(Flex);
+impl MeanOverRanks for Flex {}
 #[cfg(feature = "cubecl")]
-alone!(Cube);
+impl MeanOverRanks for Cube {}
 
 impl MeanOverRanks for Capture {
     fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self> {

@@ -33,7 +33,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     let wanted = match (&config.run.plan, request) {
         (Some(path), _) => {
             let file = plan_file::read(path)?;
-            config.training.update = file.update.into();
+            config.training.update = file.plan.update.into();
             Wanted::Made(Box::new(file))
         }
         (None, Some(request)) => Wanted::Plan(request),

@@ -6,8 +6,8 @@ use crate::table::{self, Cell, Table};
 
 /// The parts of the peak in bytes.
 pub(super) fn peak(plan: &Planned) -> Table {
-    let (place, parts) = plan.at_peak;
-    let title = format!("at the peak, `{}`", plan.actions[place]);
+    let (action, parts) = plan.at_peak();
+    let title = format!("at the peak, `{action}`");
     let mut table = table::table([title.as_str(), "bytes"], 1..2);
     for (part, bytes) in [
         ("parameters, data, optimizer state", parts.fixed),
@@ -25,13 +25,10 @@ pub(super) fn peak(plan: &Planned) -> Table {
 /// How many stages run forward how often.
 pub(super) fn forwards(plan: &Planned) -> Table {
     let mut table = table::table(["forwards", "stages"], 0..2);
-    let most = plan.forwards.iter().max().copied().unwrap_or_default();
+    let forwards = &plan.staged.forwards;
+    let most = forwards.iter().max().copied().unwrap_or_default();
     for times in 1..=most {
-        let stages = plan
-            .forwards
-            .iter()
-            .filter(|&&count| count == times)
-            .count();
+        let stages = forwards.iter().filter(|&&count| count == times).count();
         if stages > 0 {
             table.add_row([Cell::from(times), stages.into()]);
         }

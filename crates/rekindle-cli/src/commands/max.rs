@@ -9,7 +9,7 @@ use rekindle_plan::Bytes;
 use rekindle_train::{
     device::DeviceInfo,
     fit::{ScheduleKind, largest},
-    record::RunRecord,
+    record::Ran,
     update::Updates,
 };
 
@@ -21,7 +21,7 @@ use crate::{
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
-    max::{Confirmed, Largest, MAX_FORMAT, MaxRecord, subject::Subject},
+    max::{Largest, MAX_FORMAT, MaxRecord, subject::Subject},
     output, stop,
 };
 
@@ -83,7 +83,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
             ..args.measure.clone()
         };
         match confirm(&training(config, Size::Bytes(budget), measure)) {
-            Ok(run) => record.confirmed = confirmed(&record, &run),
+            Ok(ran) => record.confirmed = Some(ran),
             Err(failure) => unconfirmed = Err(failure),
         }
     }
@@ -154,9 +154,13 @@ fn all(subject: &Subject<'_>, budget: Bytes, slowdown: f64) -> Result<Vec<Larges
             let step = |update| Ok::<_, Failure>(Rc::new(subject.counted(size, update)?));
             let plan = way.fits(updates, step, budget, slowdown)?;
             let fits = plan.is_some();
-            found = plan
-                .map(|plan| Largest::new(way, size, &plan))
-                .or(found.take());
+            let plan = plan.map(|plan| Largest {
+                way,
+                size,
+                at_peak: plan.at_peak().1,
+                plan: plan.summary,
+            });
+            found = plan.or(found.take());
             Ok::<_, Failure>(fits)
         })?;
         all.extend(found);
@@ -165,7 +169,7 @@ fn all(subject: &Subject<'_>, budget: Bytes, slowdown: f64) -> Result<Vec<Larges
 }
 
 /// Trains for a few steps in another process.
-fn confirm(training: &TrainArgs) -> Result<RunRecord, Failure> {
+fn confirm(training: &TrainArgs) -> Result<Ran, Failure> {
     stop::in_order("stopping");
     note!("running the answer for {CONFIRMING_STEPS} steps");
     let training = TrainArgs {
@@ -177,14 +181,4 @@ fn confirm(training: &TrainArgs) -> Result<RunRecord, Failure> {
         Failure::coded(code, format!("the answer was not confirmed: {report}"))
     })?;
     serde_json::from_str(&answer).map_err(Failure::other)
-}
-
-fn confirmed(record: &MaxRecord, run: &RunRecord) -> Option<Confirmed> {
-    Some(Confirmed {
-        size: record.of(ScheduleKind::Plan)?.size,
-        predicted_peak_bytes: run.predicted_peak_bytes,
-        measured_peak_bytes: run.measured_peak_bytes,
-        measured_step_s: run.measured_step_s,
-        fits: run.measured_peak_bytes <= record.budget_bytes,
-    })
 }

@@ -18,7 +18,7 @@ use crate::{
     failure::{Failure, Outcome},
     infeasible::Infeasible,
     input, network, output, ranks, summary,
-    table::{self, several},
+    table::{self, Cell, several},
     terminal,
 };
 
@@ -125,7 +125,7 @@ fn shown(args: &PlanArgs, planned: Result<Planned, RunError>, job: Option<&Job<'
 
 /// Shows a plan; `batch` is this rank's if the plan is for several ranks.
 fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
-    let file = PlanFile::new(plan, batch);
+    let file = PlanFile::new(plan);
     if let Some(path) = &args.output {
         output::json_file(path, &file)?;
     }
@@ -133,18 +133,17 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
         return output::json(&file);
     }
     let mut lines = vec![summary::plan_line(plan)];
-    if let Some(ranks) = &file.ranks {
-        let ring = &ranks.exchange.ring;
+    if let Some(exchange) = &plan.summary.exchange {
+        let (ring, added) = (&exchange.ring, exchange.taken.added());
         lines.push(format!(
-            "{} ranks of {}, link {}: the exchange adds {}, efficiency {:.0}%",
+            "{} ranks of {}, link {}: the exchange adds {added}, efficiency {:.0}%",
             ring.ranks,
             several(batch, "sample"),
             network::in_words(ring.link),
-            ranks.predicted_exchange_s,
-            100.0 * ranks.efficiency
+            100.0 * (1.0 - added.0 / plan.summary.predicted_time.0)
         ));
     }
-    lines.extend(summary::notes(plan));
+    lines.extend(summary::notes(&plan.summary));
     let lines = lines.iter().map(|line| terminal::wrapped(line, "  "));
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if args.explain {
@@ -176,19 +175,17 @@ fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
     let points = &frontier.points;
     let shown = spread(points.len());
     for point in shown.iter().map(|&index| &points[index]) {
-        let peak = point.predicted_peak_bytes;
-        let of_plain = 100.0 * peak.0 as f64 / frontier.plain_peak_bytes.0 as f64;
-        let times_plain = point.predicted_step_s.0 / frontier.plain_step_s.0;
+        let peak = point.predicted_peak;
+        let of_plain = 100.0 * peak.0 as f64 / point.plain_peak.0 as f64;
         table.add_row([
-            point.budget_bytes.to_string(),
-            peak.to_string(),
-            format!("{of_plain:.0}%"),
-            point.predicted_step_s.to_string(),
-            format!("{times_plain:.2}x"),
-            match (point.segments, point.repeated) {
-                (Some(segments), _) => several(segments, "segment"),
-                (None, Some(again)) => format!("{} recomputed", several(again, "operation")),
-                (None, None) => "nested".into(),
+            Cell::bytes(point.budget),
+            Cell::bytes(peak),
+            format!("{of_plain:.0}%").into(),
+            Cell::seconds(point.predicted_time),
+            format!("{:.2}x", point.slowdown()).into(),
+            match &point.segments {
+                Some(segments) => several(segments.len(), "segment").into(),
+                None => format!("{} recomputed", several(point.repeated, "operation")).into(),
             },
         ]);
     }

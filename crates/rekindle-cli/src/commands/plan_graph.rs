@@ -8,8 +8,9 @@ use std::{
     path::Path,
 };
 
+use rekindle::record::PlanSummary;
 use rekindle_plan::{
-    Bytes, PlanError, Planner, Request, Schedule, Seconds,
+    Bytes, PlanError, Planner, Request, Schedule,
     graph::{Graph, GraphPlan, GraphPlanError, OperationId, plan_graph},
 };
 use schemars::JsonSchema;
@@ -23,63 +24,44 @@ use crate::{
 };
 
 /// Format tag of [`Program`].
-pub const PROGRAM_FORMAT: &str = "rekindle-program/1";
+pub const PROGRAM_FORMAT: &str = "rekindle-program/2";
 
 /// What `plan --graph --json` writes.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Program {
     format: String,
-    /// The planner that found it.
-    planner: String,
     /// Whether it is within the budget; if not, it is the one with the smallest peak that was found.
     feasible: bool,
-    /// The budget; `null` without one.
-    budget_bytes: Option<Bytes>,
-    /// The highest number of bytes at any moment, everything counted.
-    predicted_peak_bytes: Bytes,
-    /// Time of one step.
-    predicted_step_s: Seconds,
-    /// First and last stage of each segment; `null` where stages are recomputed in another way.
-    segments: Option<Vec<[usize; 2]>>,
+    /// The plan in numbers.
+    #[serde(flatten)]
+    plan: PlanSummary,
     /// The operations to run, in order, as places in the graph.
-    operations: Vec<OperationId>,
+    program: Vec<OperationId>,
 }
 
 impl Program {
-    fn new(plan: &GraphPlan, budget: Option<Bytes>, feasible: bool) -> Self {
-        let segments = plan.segments().map(|segments| {
-            let stages = segments.into_iter();
-            stages.map(|(first, last)| [first.0, last.0]).collect()
-        });
-        Self {
+    fn write(graph: &Graph, plan: &GraphPlan, budget: Option<Bytes>, feasible: bool) -> Outcome {
+        let summary = PlanSummary::of_graph(graph, plan, budget).map_err(Failure::other)?;
+        output::json_line(&Self {
             format: PROGRAM_FORMAT.into(),
-            planner: plan.planner.to_string(),
             feasible,
-            budget_bytes: budget,
-            predicted_peak_bytes: plan.simulated.peak,
-            predicted_step_s: plan.simulated.time,
-            segments,
-            operations: plan.program.operations().to_vec(),
-        }
+            plan: summary,
+            program: plan.program.operations().to_vec(),
+        })
     }
 
     /// The plan for the graph that the program was requested for.
-    fn plan(self, graph: &Graph, request: &Request) -> Option<GraphPlan> {
-        let planner = match self.planner.parse() {
-            _ if self.planner == request.planner.name() => request.planner,
-            Ok(planner) => planner,
-            Err(_) => Planner::Graph,
-        };
-        let schedule = self.segments.as_deref().and_then(|segments| {
-            let [.., [_, last]] = segments else {
+    fn plan(self, graph: &Graph) -> Option<GraphPlan> {
+        let schedule = self.plan.segments.as_deref().and_then(|segments| {
+            let [.., (_, last)] = segments else {
                 return None;
             };
-            let starts: Vec<usize> = segments[1..].iter().map(|[first, _]| *first).collect();
-            Some(Schedule::single_level(last + 1, &starts))
+            let starts: Vec<usize> = segments[1..].iter().map(|(first, _)| first.0).collect();
+            Some(Schedule::single_level(last.0 + 1, &starts))
         });
-        let plan = GraphPlan::of_operations(graph, None, self.operations, Vec::new()).ok()?;
+        let plan = GraphPlan::of_operations(graph, None, self.program, Vec::new()).ok()?;
         Some(GraphPlan {
-            planner,
+            planner: self.plan.planner,
             schedule,
             ..plan
         })
@@ -97,7 +79,7 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
     };
     let graph: Graph = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
     match plan_graph(&graph, request) {
-        Ok(plan) if json => output::json_line(&Program::new(&plan, request.budget, true)),
+        Ok(plan) if json => Program::write(&graph, &plan, request.budget, true),
         Ok(plan) => output::text(&described(&plan, &graph)),
         Err(GraphPlanError::Infeasible {
             planner,
@@ -105,7 +87,7 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
             leanest,
         }) => {
             if json {
-                output::json_line(&Program::new(&leanest, request.budget, false))?;
+                Program::write(&graph, &leanest, request.budget, false)?;
             }
             let smallest = leanest.simulated.peak;
             Err(PlanError::Infeasible {
@@ -113,6 +95,7 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
                 budget,
                 smallest,
                 smallest_of_all: smallest,
+                floor: None,
             }
             .into())
         }
@@ -157,7 +140,7 @@ pub fn plan_elsewhere(
     }
     let program: Program = serde_json::from_str(&ended.stdout).ok()?;
     let feasible = program.feasible;
-    let plan = program.plan(graph, request)?;
+    let plan = program.plan(graph)?;
     Some(match feasible {
         true => Ok(plan),
         false => Err(GraphPlanError::Infeasible {

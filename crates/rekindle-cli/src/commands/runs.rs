@@ -5,8 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle_plan::{Bytes, Seconds};
-use rekindle_train::run_dir::read_record;
+use rekindle_train::{record::Ran, run_dir::read_record};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -19,7 +18,7 @@ use crate::{
 };
 
 /// Format tag of [`Document`].
-pub const RUNS_FORMAT: &str = "rekindle-runs/1";
+pub const RUNS_FORMAT: &str = "rekindle-runs/2";
 
 /// What `runs --json` prints.
 #[derive(Serialize, JsonSchema)]
@@ -38,12 +37,8 @@ struct Run {
     started_at: Option<String>,
     /// Its config's file.
     config: Option<String>,
-    /// Its budget; also `null` without one.
-    budget_bytes: Option<Bytes>,
-    /// The peak that was measured.
-    measured_peak_bytes: Option<Bytes>,
-    /// Median step time.
-    measured_step_s: Option<Seconds>,
+    /// Its plan, and what it took.
+    ran: Option<Ran>,
     /// Loss of the last step.
     last_loss: Option<f64>,
     /// `finished`, `interrupted`, or `running`: a process holds the folder's lock.
@@ -71,6 +66,7 @@ pub fn run(args: &RunsArgs) -> Outcome {
     let mut table = table::table(header, 3..7);
     for run in &runs {
         let name = run.path.file_name().unwrap_or(run.path.as_os_str());
+        let ran = run.ran.as_ref();
         let config = run.config.as_ref().map(Path::new);
         let config = config.and_then(|config| config.file_stem());
         // The month, the day, hours and minutes.
@@ -79,9 +75,9 @@ pub fn run(args: &RunsArgs) -> Outcome {
             Cell::from(name.display()),
             Cell::text(started.map(|at| at.replace('T', " "))),
             Cell::text(config.map(|config| config.display().to_string())),
-            Cell::bytes(run.budget_bytes),
-            Cell::bytes(run.measured_peak_bytes),
-            Cell::seconds(run.measured_step_s),
+            Cell::bytes(ran.and_then(|ran| ran.plan.budget)),
+            Cell::bytes(ran.map(|ran| ran.measured.peak)),
+            Cell::seconds(ran.map(|ran| ran.measured.step)),
             Cell::text(run.last_loss.map(|loss| format!("{loss:.4}"))),
             run.state.into(),
         ]);
@@ -112,14 +108,14 @@ fn of(path: PathBuf) -> Option<Run> {
     };
     let started = Started::read(&path).ok();
     let started = started.and_then(|started| Some(started.at()?.0.to_owned()));
-    let record = record.as_ref();
     Some(Run {
         started_at: started,
-        config: record.map(|record| record.name.clone()),
-        budget_bytes: record.and_then(|record| record.budget_bytes),
-        measured_peak_bytes: record.map(|record| record.measured_peak_bytes),
-        measured_step_s: record.map(|record| record.measured_step_s),
-        last_loss: record.map(|record| record.last_loss),
+        config: record.as_ref().map(|record| record.name.clone()),
+        last_loss: record.as_ref().map(|record| record.last_loss),
+        ran: record.map(|record| Ran {
+            plan: record.plan,
+            measured: record.measured,
+        }),
         state,
         path,
     })

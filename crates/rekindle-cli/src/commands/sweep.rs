@@ -1,10 +1,7 @@
 //! `rekindle sweep`: one config under many schedules, each in a separate process.
 
 use rekindle_plan::{Bytes, PlanError};
-use rekindle_train::{
-    model::stages::ModelStages,
-    record::{PlainRun, RunRecord},
-};
+use rekindle_train::model::stages::ModelStages;
 
 use super::train;
 use crate::{
@@ -49,7 +46,6 @@ pub fn run(args: &SweepArgs) -> Outcome {
         batch: config.training.batch,
         steps: args.steps,
         limit_bytes: limit,
-        plain: None,
         spread_bytes: Vec::new(),
         rows_asked: 0,
         interrupted: true,
@@ -154,8 +150,8 @@ impl Sweep<'_> {
                 self.row(point)?;
             }
             if !is_spread(&self.record) {
-                let plain = self.record.plain.as_ref().map(|plain| plain.peak_bytes);
-                self.record.spread_bytes = point::budgets(smallest, plain.unwrap_or(smallest));
+                let plain = self.record.plain().map_or(smallest, |(peak, _)| peak);
+                self.record.spread_bytes = point::budgets(smallest, plain);
             }
         }
         let budgets = match spread {
@@ -175,9 +171,9 @@ impl Sweep<'_> {
         if self.record.has(point) {
             return Ok(());
         }
-        let (row, plain) = self.trained(point)?;
+        let row = self.trained(point)?;
         let line = row.line();
-        self.record.add(row, plain);
+        self.record.add(row);
         note!(
             "{}/{} {line}",
             self.record.rows.len(),
@@ -218,16 +214,16 @@ impl Sweep<'_> {
         }
     }
 
-    /// A row, and what its run says of the plain run.
-    fn trained(&self, point: Point) -> Result<(SweepRow, Option<PlainRun>), Failure> {
+    /// Runs a row.
+    fn trained(&self, point: Point) -> Result<SweepRow, Failure> {
         let training = TrainArgs {
             steps: Some(self.args.steps),
             ..self.args.config.training(self.measure())
         };
         let (outcome, message) = match child::ask(&words("train", &point.of(training))?) {
             Ok(answer) => {
-                let run: RunRecord = serde_json::from_str(&answer).map_err(Failure::other)?;
-                return Ok((SweepRow::done(point, &run), Some(run.plain)));
+                let run = serde_json::from_str(&answer).map_err(Failure::other)?;
+                return Ok(SweepRow::done(point, run));
             }
             Err(Refused::Infeasible(answer)) => {
                 let (budget, smallest) = (
@@ -244,6 +240,6 @@ impl Sweep<'_> {
             Err(Refused::Failed(_, message)) => (RowOutcome::Failed, message),
             Err(interrupted @ Refused::Interrupted) => return Err(interrupted.into()),
         };
-        Ok((SweepRow::not_done(point, outcome, message), None))
+        Ok(SweepRow::not_done(point, outcome, message))
     }
 }

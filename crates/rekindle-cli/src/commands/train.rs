@@ -8,7 +8,7 @@ use rekindle_train::{
     data::Split,
     device::{DeviceId, DeviceInfo, probe},
     ranks::Ranks,
-    record::{PlainRun, RunRecord},
+    record::{Measured, RunRecord},
     run_dir::RunDir,
     session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
 };
@@ -213,7 +213,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
 const PLAIN_STEPS: usize = 6;
 
 /// Runs a few plain steps of the same training in another process, so that its peak is separate.
-fn plain_steps(args: &TrainArgs, config: &Path) -> Option<PlainRun> {
+fn plain_steps(args: &TrainArgs, config: &Path) -> Option<Measured> {
     note!("comparing with {PLAIN_STEPS} plain steps in another process");
     let config = ConfigArgs {
         config: config.to_owned(),
@@ -233,13 +233,7 @@ fn plain_steps(args: &TrainArgs, config: &Path) -> Option<PlainRun> {
         ..config.training(measure)
     };
     let answer = child::ask(&words("train", &plain).ok()?).ok()?;
-    let run: RunRecord = serde_json::from_str(&answer).ok()?;
-    Some(PlainRun {
-        peak_bytes: run.measured_peak_bytes,
-        step_s: run.measured_step_s,
-        measured: true,
-        range_s: run.step_range_s,
-    })
+    serde_json::from_str(&answer).ok()
 }
 
 /// Writes a picture of the traced step beside the run's record.

@@ -22,7 +22,7 @@ impl Estimate {
             self.dtype,
         );
         let mut sentences = vec![about];
-        if self.update == Update::InBackward {
+        if self.plain.plan.update == Update::InBackward {
             sentences.push("Parameters are updated in the backward pass.".into());
         }
         if self.on_gpu {
@@ -42,7 +42,7 @@ impl Estimate {
 
     fn verdict(&self) -> String {
         let Some(limit) = &self.limit else {
-            return format!("The plain run takes {}.", self.plain.peak.total_bytes);
+            return format!("The plain run takes {}.", self.plain.plan.predicted_peak);
         };
         let of = match limit.of.as_str() {
             "budget" => format!("the budget of {}", limit.bytes),
@@ -52,12 +52,12 @@ impl Estimate {
         let plans = [&self.segments, &self.plan].into_iter().flatten();
         let fastest = plans
             .filter(fits)
-            .min_by(|a, b| a.step_ratio.total_cmp(&b.step_ratio));
+            .min_by(|a, b| a.plan.slowdown().total_cmp(&b.plan.slowdown()));
         match (fastest, self.smallest_budget_bytes) {
             _ if self.plain.fits == Some(true) => format!("The plain run fits {of}."),
             (Some(fastest), _) => format!(
                 "Fits {of} at {:.2}x the plain step time, by {}.",
-                fastest.step_ratio,
+                fastest.plan.slowdown(),
                 fastest.name()
             ),
             (None, Some(smallest)) => {
@@ -88,12 +88,12 @@ impl Estimate {
             let peak = &row.peak;
             table.add_row([
                 Cell::from(row.name()),
-                Cell::bytes(peak.total_bytes),
+                Cell::bytes(row.plan.predicted_peak),
                 Cell::bytes(peak.parameters_bytes),
                 Cell::bytes(peak.optimizer_bytes),
                 Cell::bytes(peak.gradients_bytes),
                 Cell::bytes(peak.activations_bytes),
-                format!("{:.2}x", row.step_ratio).into(),
+                format!("{:.2}x", row.plan.slowdown()).into(),
                 Cell::text(row.fits.map(|fits| if fits { "yes" } else { "no" }.into())),
             ]);
         }
@@ -103,10 +103,10 @@ impl Estimate {
 
 impl Column {
     fn name(&self) -> String {
-        match self.segments {
+        match self.plan.segments.as_ref().map(Vec::len) {
             Some(1) => "plain".into(),
             Some(segments) => format!("{segments} segments"),
-            None => format!("plan `{}`", self.planner),
+            None => format!("plan `{}`", self.plan.planner),
         }
     }
 }

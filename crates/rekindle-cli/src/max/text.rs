@@ -21,14 +21,12 @@ impl MaxRecord {
             let _ = writeln!(text, "\n{}", terminal::wrapped(&limit, ""));
         }
         if let Some(confirmed) = &self.confirmed {
-            let (predicted, measured) = (
-                confirmed.predicted_peak_bytes,
-                confirmed.measured_peak_bytes,
-            );
+            let (predicted, measured) = (confirmed.plan.predicted_peak, confirmed.measured.peak);
+            let fits = measured <= self.budget_bytes;
             let said = format!(
                 "It ran: peak predicted {predicted}, measured {measured} ({}), {} {}.",
                 error(predicted.0 as f64, measured.0 as f64),
-                if confirmed.fits { "within" } else { "ABOVE" },
+                if fits { "within" } else { "ABOVE" },
                 self.budget_bytes,
             );
             let _ = writeln!(text, "\n{}", terminal::wrapped(&said, ""));
@@ -81,22 +79,24 @@ impl MaxRecord {
 }
 
 fn cells(largest: &Largest) -> [Cell; 8] {
-    let way = match (largest.way, largest.segments) {
+    let plan = &largest.plan;
+    let way = match (largest.way, plan.segments.as_ref().map(Vec::len)) {
         (ScheduleKind::Segments, Some(segments @ 2..)) => format!("{segments} segments"),
         (way, _) => way.name().to_owned(),
     };
-    let update = match largest.update {
+    let (fixed, gradients) = (largest.at_peak.fixed, largest.at_peak.parameter_gradients);
+    let update = match plan.update {
         Update::After => "after",
         Update::InBackward => "in backward",
     };
     [
         way.into(),
         largest.size.into(),
-        Cell::bytes(largest.predicted_peak_bytes),
-        Cell::bytes(largest.fixed_bytes),
-        Cell::bytes(largest.gradient_bytes),
-        Cell::bytes(largest.activation_bytes),
-        format!("{:.2}x", 1.0 + largest.overhead).into(),
+        Cell::bytes(plan.predicted_peak),
+        Cell::bytes(fixed),
+        Cell::bytes(gradients),
+        Cell::bytes(plan.predicted_peak - fixed - gradients),
+        format!("{:.2}x", plan.slowdown()).into(),
         update.into(),
     ]
 }

@@ -19,7 +19,7 @@ use super::{
     chart::{self, Drawn, Picture, Plot},
     theme,
 };
-use crate::sweep::{RowKind, SweepRecord, SweepRow};
+use crate::sweep::{Point as Asked, SweepRecord, SweepRow};
 
 /// Half a mark's width in pixels.
 const RADIUS: i32 = 5;
@@ -28,15 +28,21 @@ const ROOM: f64 = 1.15;
 /// A limit so many times the highest peak would only press the marks together.
 const FAR_LIMIT: f64 = 1.5;
 
-/// Kinds of runs, each with its name and its colour.
-const KINDS: [(RowKind, &str, RGBColor); 3] = [
-    (RowKind::Plain, "plain run", theme::TEXT),
+/// A kind of runs, with its name and its colour.
+type Kind = (fn(Asked) -> bool, &'static str, RGBColor);
+
+const KINDS: [Kind; 3] = [
+    (|one| one == Asked::Plain, "plain run", theme::TEXT),
     (
-        RowKind::Segments,
+        |one| matches!(one, Asked::Segments(_)),
         "equal segments, their number",
         theme::SEGMENTS,
     ),
-    (RowKind::Optimal, "plan within a budget", theme::PLANS),
+    (
+        |one| matches!(one, Asked::Optimal(_)),
+        "plan within a budget",
+        theme::PLANS,
+    ),
 ];
 
 /// The frontier of a sweep, if any of its rows ran.
@@ -44,7 +50,10 @@ pub fn picture(record: &SweepRecord) -> Option<Drawn<String>> {
     let ran: Vec<(&SweepRow, Bytes, Seconds)> = record
         .rows
         .iter()
-        .filter_map(|row| Some((row, row.measured_peak_bytes?, row.measured_step_s?)))
+        .filter_map(|row| {
+            let measured = row.ran.as_ref()?.measured;
+            Some((row, measured.peak, measured.step))
+        })
         .collect();
     let peaks = ran.iter().map(|(_, peak, _)| *peak);
     let highest = peaks.max()?;
@@ -93,12 +102,12 @@ struct Point<'a> {
 }
 
 fn marks(points: &[Point<'_>], plot: &mut Plot<'_, '_>) -> Drawn<()> {
-    for (kind, name, colour) in KINDS {
-        let mut points: Vec<_> = points.iter().filter(|one| one.row.kind == kind).collect();
-        if points.is_empty() {
+    for (is_of, name, colour) in KINDS {
+        let mut points: Vec<_> = points.iter().filter(|one| is_of(one.row.asked)).collect();
+        let Some(first) = points.first() else {
             continue;
-        }
-        if kind == RowKind::Optimal {
+        };
+        if matches!(first.row.asked, Asked::Optimal(_)) {
             points.sort_by(|a, b| a.at.0.total_cmp(&b.at.0));
             let line = points.iter().map(|point| point.at);
             plot.chart.draw_series(LineSeries::new(line, colour))?;

@@ -99,7 +99,7 @@ pub fn picture(record: &RunRecord) -> Option<Drawn<String>> {
     };
     let held = columns.iter().map(held).max().unwrap_or_default();
     // On a GPU a budget may bound the driver's context and the pools too, which a meter of live buffers does not measure.
-    let budget = record.budget_bytes;
+    let budget = record.plan.budget;
     let budget = budget.map(|budget| budget - timeline.beside_buffers_bytes);
     let budget = budget.filter(|budget| (budget.0 as f64) < held.0 as f64 * FAR_BUDGET);
     let top = held.max(budget.unwrap_or_default());

@@ -1,7 +1,8 @@
 //! The page of one run.
 
 use maud::html;
-use rekindle_train::record::{EvalRecord, RunRecord, StageRecord, StepRecord};
+use rekindle_plan::Stage;
+use rekindle_train::record::{EvalRecord, RunRecord, StepRecord};
 
 use super::{figure, page};
 use crate::{
@@ -22,7 +23,7 @@ pub fn run(
     let body = html! {
         p.soft {
             (record.steps) " of " (record.settings.steps) " steps, batch " (record.batch) ", on " (record.device)
-            " (" (record.hardware) "), planner " code { (record.planner) }
+            " (" (record.hardware) "), planner " code { (record.plan.planner) }
         }
         @if record.interrupted {
             p.bad { "This run is not finished: it was stopped, or still running, after step " (record.steps) "." }
@@ -39,7 +40,7 @@ pub fn run(
         h2 { "Memory by phase" }
         (summary::phases(record, true).html())
         h2 { "Stages" }
-        (stages(&record.stages).html())
+        (stages(record).html())
         h2 { "Loss" }
         p { (summary::losses(record)) }
         (figure(plot::curve::picture(steps, evaluations), "")?)
@@ -54,11 +55,10 @@ pub const NO_TIMELINE: &str =
     "no timeline: this run ended before its fourth step, which is traced, or had no room for it";
 
 /// Stages; equal consecutive stages share a row.
-fn stages(stages: &[StageRecord]) -> Table {
-    let alike = |a: &StageRecord, b: &StageRecord| {
-        (a.forwards, a.output_bytes, a.saved_bytes, a.param_bytes)
-            == (b.forwards, b.output_bytes, b.saved_bytes, b.param_bytes)
-    };
+fn stages(record: &RunRecord) -> Table {
+    let stages: Vec<_> = record.stages.iter().zip(&record.forwards).collect();
+    let sizes = |stage: &Stage| (stage.output_bytes, stage.saved_bytes, stage.param_bytes);
+    let alike = |a: &(&Stage, &usize), b: &(&Stage, &usize)| (sizes(a.0), a.1) == (sizes(b.0), b.1);
     let header = [
         "stage",
         "name",
@@ -70,7 +70,7 @@ fn stages(stages: &[StageRecord]) -> Table {
     let mut table = table::table(header, 2..6);
     let mut first = 0;
     for group in stages.chunk_by(alike) {
-        let (stage, end) = (&group[0], &group[group.len() - 1]);
+        let ((stage, forwards), (end, _)) = (group[0], group[group.len() - 1]);
         let last = first + group.len() - 1;
         let (numbers, name) = match group.len() {
             1 => (first.to_string(), stage.name.clone()),
@@ -82,7 +82,7 @@ fn stages(stages: &[StageRecord]) -> Table {
         table.add_row([
             Cell::from(numbers),
             name.into(),
-            stage.forwards.into(),
+            (*forwards).into(),
             Cell::bytes(stage.output_bytes),
             Cell::bytes(stage.saved_bytes),
             Cell::bytes(stage.param_bytes),

@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `sweep.json` | the [`SweepRecord`] |
-//! | `sweep.csv` | its rows, a line each, with the fields of the JSON |
+//! | `sweep.csv` | its rows, a line each, with the keys of the JSON; those of `ran` stand beside the others |
 //! | `frontier.svg` | its picture |
 //!
 //! Each is replaced atomically: readers always see complete files, and with a full disk the last good ones remain.
@@ -12,6 +12,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+
+use serde_json::{Map, Value};
 
 use super::{SweepRecord, SweepRow, record::SWEEP_FORMAT};
 use crate::{
@@ -46,7 +48,6 @@ impl SweepFolder {
                 before.device
             )));
         }
-        record.plain = before.plain;
         record.spread_bytes = before.spread_bytes;
         record.rows = before.rows;
         Ok(Self {
@@ -90,10 +91,39 @@ impl SweepFolder {
     }
 }
 
+/// A column for each key of any row. Lists and tables are written as JSON.
 fn csv(rows: &[SweepRow]) -> Result<String, Box<dyn std::error::Error>> {
+    let rows = rows.iter().map(columns).collect::<Result<Vec<_>, _>>()?;
+    let mut header: Vec<&String> = Vec::new();
+    for key in rows.iter().flat_map(Map::keys) {
+        if !header.contains(&key) {
+            header.push(key);
+        }
+    }
     let mut writer = csv::Writer::from_writer(Vec::new());
-    for row in rows {
-        writer.serialize(row)?;
+    writer.write_record(&header)?;
+    for row in &rows {
+        let cell = |key: &&String| match row.get(*key) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+        };
+        writer.write_record(header.iter().map(cell))?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+/// A row with what ran in place of `ran`.
+fn columns(row: &SweepRow) -> serde_json::Result<Map<String, Value>> {
+    let mut columns = Map::new();
+    if let Value::Object(row) = serde_json::to_value(row)? {
+        for (key, value) in row {
+            match value {
+                Value::Object(ran) if key == "ran" => columns.extend(ran),
+                Value::Null if key == "ran" => {}
+                value => drop(columns.insert(key, value)),
+            }
+        }
+    }
+    Ok(columns)
 }

@@ -16,7 +16,7 @@ pub mod table;
 
 pub use folder::SweepFolder;
 pub use point::Point;
-pub use record::{RowKind, SweepRecord, SweepRow};
+pub use record::{SweepRecord, SweepRow};
 
 #[cfg(test)]
 mod tests;

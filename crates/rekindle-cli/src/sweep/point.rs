@@ -2,6 +2,8 @@
 
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::args::{ScheduleArgs, TrainArgs};
 
@@ -13,13 +15,16 @@ pub const BUDGETS: usize = 5;
 const PARTS: u64 = 64;
 
 /// One run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Point {
     /// Nothing recomputed.
+    #[default]
     Plain,
     /// So many segments of equal length.
     Segments(usize),
     /// The fastest plan for a budget.
+    #[serde(rename = "budget_bytes")]
     Optimal(Bytes),
 }
 

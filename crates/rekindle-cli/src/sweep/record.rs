@@ -10,14 +10,14 @@
 
 use rekindle::meter::{Count, Phase};
 use rekindle_plan::{Bytes, Seconds};
-use rekindle_train::record::{PhasedStep, PlainRun, RunRecord};
+use rekindle_train::record::{PhasedStep, Ran, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Point, pareto};
 
 /// Format tag of [`SweepRecord`].
-pub const SWEEP_FORMAT: &str = "rekindle-sweep/3";
+pub const SWEEP_FORMAT: &str = "rekindle-sweep/4";
 
 /// A whole sweep, or as much of it as is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -41,8 +41,6 @@ pub struct SweepRecord {
     pub steps: usize,
     /// What a row without a budget should fit: the config's budget, or else what the device has.
     pub limit_bytes: Option<Bytes>,
-    /// The run that overheads are against; `null` where no row ran.
-    pub plain: Option<PlainRun>,
     /// Budgets spread between the smallest and the plain run's peak; empty until they are known, and where `--segments`
     /// or `--budgets` asks for rows.
     pub spread_bytes: Vec<Bytes>,
@@ -69,50 +67,24 @@ pub enum RowOutcome {
     Failed,
 }
 
-/// What a row was made for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RowKind {
-    /// The plain run.
-    #[default]
-    Plain,
-    /// Segments of equal length.
-    Segments,
-    /// The fastest plan for a budget.
-    Optimal,
-}
-
-/// One row: what was asked for, and what came of it. Flat, so that CSV has the same fields as JSON.
+/// One row: what was asked for, and what came of it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepRow {
-    /// What it was made for.
-    pub kind: RowKind,
-    /// How it ended; measured and predicted keys are `null` unless it is `done`.
+    /// What was asked for.
+    pub asked: Point,
+    /// How it ended.
     pub outcome: RowOutcome,
-    /// Number of segments, as asked for or as the schedule has; `null` for nested schedules.
-    pub segments: Option<usize>,
-    /// The budget; `null` where there was none.
-    pub budget_bytes: Option<Bytes>,
-    /// The planner that found the schedule.
-    pub planner: Option<String>,
-    /// Peak that was predicted.
-    pub predicted_peak_bytes: Option<Bytes>,
-    /// Peak that was measured, over everything that the row's process did.
-    pub measured_peak_bytes: Option<Bytes>,
+    /// What ran; `null` unless it is `done`.
+    pub ran: Option<Ran>,
     /// The most bytes in use in forward, loss and backward, less those in use as the forward starts (parameters,
     /// optimizer state, data, the batch, the program), in steps after the first. This is what depends on the schedule;
     /// gradients of parameters that exist by then are included.
     pub activation_bytes: Option<Bytes>,
-    /// Step time that was predicted.
-    pub predicted_step_s: Option<Seconds>,
-    /// Median step time, the first step left out where there are more.
-    pub measured_step_s: Option<Seconds>,
-    /// Share by which a step takes longer than the plain run's: 0.25 is a quarter longer.
+    /// Share by which a step takes longer than the plain run's: 0.25 is a quarter longer. Where the plain run did not run,
+    /// against its predicted time.
     pub overhead: Option<f64>,
     /// Whether the measured peak is within `limit_bytes`; true where there is no limit.
     pub fits: bool,
-    /// Whether the measured peak is within the row's own budget; `null` without one.
-    pub within_budget: Option<bool>,
     /// Whether no other row takes at most as much memory and time, and less of one.
     pub pareto: bool,
     /// What went wrong; `null` where nothing did.
@@ -120,50 +92,28 @@ pub struct SweepRow {
 }
 
 impl SweepRow {
-    /// A row for a point, without a result yet.
-    fn asking(point: Point) -> Self {
-        let (kind, segments, budget_bytes) = match point {
-            Point::Plain => (RowKind::Plain, Some(1), None),
-            Point::Segments(segments) => (RowKind::Segments, Some(segments), None),
-            Point::Optimal(budget) => (RowKind::Optimal, None, Some(budget)),
-        };
+    /// A row that ran.
+    pub fn done(asked: Point, run: RunRecord) -> Self {
         Self {
-            kind,
-            segments,
-            budget_bytes,
+            asked,
+            outcome: RowOutcome::Done,
+            activation_bytes: activations(&run.phases),
+            ran: Some(Ran {
+                plan: run.plan,
+                measured: run.measured,
+            }),
             ..Self::default()
         }
     }
 
-    /// A row that ran.
-    pub fn done(point: Point, run: &RunRecord) -> Self {
-        let measured = run.measured_peak_bytes;
-        Self {
-            outcome: RowOutcome::Done,
-            segments: run.segments.as_ref().map(Vec::len),
-            planner: Some(run.planner.clone()),
-            predicted_peak_bytes: Some(run.predicted_peak_bytes),
-            measured_peak_bytes: Some(measured),
-            within_budget: run.budget_bytes.map(|budget| measured <= budget),
-            activation_bytes: activations(&run.phases),
-            predicted_step_s: Some(run.predicted_step_s),
-            measured_step_s: Some(run.measured_step_s),
-            ..Self::asking(point)
-        }
-    }
-
     /// A row that did not end well.
-    pub fn not_done(point: Point, outcome: RowOutcome, message: String) -> Self {
+    pub fn not_done(asked: Point, outcome: RowOutcome, message: String) -> Self {
         Self {
+            asked,
             outcome,
             message: Some(message),
-            ..Self::asking(point)
+            ..Self::default()
         }
-    }
-
-    /// Its memory and time, if it ran.
-    fn cost(&self) -> Option<(u64, f64)> {
-        Some((self.measured_peak_bytes?.0, self.measured_step_s?.0))
     }
 }
 
@@ -183,49 +133,44 @@ impl SweepRecord {
 
     /// Whether a row answers this point already.
     pub fn has(&self, point: Point) -> bool {
-        let asked = SweepRow::asking(point);
-        self.rows.iter().any(|row| {
-            row.kind == asked.kind
-                && match row.kind {
-                    RowKind::Plain => true,
-                    RowKind::Segments => row.segments == asked.segments,
-                    RowKind::Optimal => row.budget_bytes == asked.budget_bytes,
-                }
-        })
+        self.rows.iter().any(|row| row.asked == point)
     }
 
-    /// Adds a row. `plain` is its run's prediction of the plain run.
-    pub fn add(&mut self, row: SweepRow, plain: Option<PlainRun>) {
-        if let (RowKind::Plain, Some(peak_bytes), Some(step_s)) =
-            (row.kind, row.measured_peak_bytes, row.measured_step_s)
-        {
-            self.plain = Some(PlainRun {
-                peak_bytes,
-                step_s,
-                measured: true,
-                range_s: None,
-            });
-        } else if self.plain.is_none() {
-            self.plain = plain;
-        }
+    /// The plain run, if it ran.
+    pub fn plain_ran(&self) -> Option<&Ran> {
+        let plain = self.rows.iter().find(|row| row.asked == Point::Plain);
+        plain?.ran.as_ref()
+    }
+
+    /// Peak and step of the plain run: as measured, or else as the first row that ran predicts them.
+    pub fn plain(&self) -> Option<(Bytes, Seconds)> {
+        let predicted = || {
+            let ran = self.rows.iter().find_map(|row| row.ran.as_ref())?;
+            Some((ran.plan.plain_peak, ran.plan.plain_time))
+        };
+        let measured = self.plain_ran().map(|ran| ran.measured);
+        let measured = measured.map(|plain| (plain.peak, plain.step));
+        measured.or_else(predicted)
+    }
+
+    /// Adds a row, and works out what rows say in comparison with each other.
+    pub fn add(&mut self, row: SweepRow) {
         self.rows.push(row);
-        self.compare();
-    }
-
-    /// Works out what rows say in comparison with each other.
-    fn compare(&mut self) {
-        let costs: Vec<_> = self.rows.iter().map(SweepRow::cost).collect();
+        let measured = |row: &SweepRow| row.ran.as_ref().map(|ran| ran.measured);
+        let costs = self.rows.iter().map(measured);
+        let costs: Vec<_> = costs
+            .map(|cost| cost.map(|cost| (cost.peak.0, cost.step.0)))
+            .collect();
         let front = pareto::front(&costs);
-        let plain = self.plain.as_ref().map(|plain| plain.step_s.0);
-        for (row, pareto) in self.rows.iter_mut().zip(front) {
+        let plain = self.plain().map(|(_, step)| step.0);
+        let plain = plain.filter(|&step| step > 0.0);
+        for ((row, cost), pareto) in self.rows.iter_mut().zip(costs).zip(front) {
             row.pareto = pareto;
-            row.overhead = row
-                .measured_step_s
-                .zip(plain.filter(|&plain| plain > 0.0))
-                .map(|(step, plain)| step.0 / plain - 1.0);
-            row.fits = row
-                .measured_peak_bytes
-                .is_some_and(|peak| self.limit_bytes.is_none_or(|limit| peak <= limit));
+            row.overhead = cost.zip(plain).map(|((_, step), plain)| step / plain - 1.0);
+            row.fits = cost.is_some_and(|(peak, _)| {
+                let limit = self.limit_bytes;
+                limit.is_none_or(|limit| peak <= limit.0)
+            });
         }
     }
 }

@@ -2,7 +2,12 @@
 
 use std::fmt::Write;
 
-use super::record::{RowKind, RowOutcome, SweepRecord, SweepRow};
+use rekindle_train::record::Ran;
+
+use super::{
+    Point,
+    record::{RowOutcome, SweepRecord, SweepRow},
+};
 use crate::{
     summary::error,
     table::{self, Cell, Table, several},
@@ -15,35 +20,38 @@ pub const MARK: &str = "* no other run takes less memory without taking more tim
 impl SweepRow {
     /// The row's name for people.
     pub fn name(&self) -> String {
-        match self.kind {
-            RowKind::Plain => "plain".into(),
-            RowKind::Segments => format!("{} segments", self.segments.unwrap_or(1)),
-            RowKind::Optimal => format!("plan {}", self.budget_bytes.unwrap_or_default()),
+        match self.asked {
+            Point::Plain => "plain".into(),
+            Point::Segments(segments) => format!("{segments} segments"),
+            Point::Optimal(budget) => format!("plan {budget}"),
         }
     }
 
     /// Its name beside its mark in a picture.
     pub fn label(&self) -> String {
-        match self.kind {
-            RowKind::Plain => "plain".into(),
-            RowKind::Segments => self.segments.unwrap_or(1).to_string(),
-            RowKind::Optimal => self.budget_bytes.unwrap_or_default().to_string(),
+        match self.asked {
+            Point::Plain => "plain".into(),
+            Point::Segments(segments) => segments.to_string(),
+            Point::Optimal(budget) => budget.to_string(),
         }
     }
 
     fn cells(&self) -> [Cell; 8] {
-        let errors = self.predicted_peak_bytes.zip(self.measured_peak_bytes);
+        let ran = self.ran.as_ref();
+        let predicted = ran.map(|ran| ran.plan.predicted_peak);
+        let measured = ran.map(|ran| ran.measured.peak);
+        let errors = predicted.zip(measured);
         let times = self
             .overhead
             .map(|overhead| format!("{:.2}x", 1.0 + overhead));
         let mark = if self.pareto { "*" } else { "" };
         [
             Cell::from(self.name()),
-            Cell::bytes(self.predicted_peak_bytes),
-            Cell::bytes(self.measured_peak_bytes),
+            Cell::bytes(predicted),
+            Cell::bytes(measured),
             Cell::text(errors.map(|(one, other)| error(one.0 as f64, other.0 as f64))),
             Cell::bytes(self.activation_bytes),
-            Cell::seconds(self.measured_step_s),
+            Cell::seconds(ran.map(|ran| ran.measured.step)),
             Cell::text(times),
             format!("{:<4}{mark}", self.verdict()).trim_end().into(),
         ]
@@ -52,19 +60,20 @@ impl SweepRow {
     /// The row in a few words, while others still run.
     pub fn line(&self) -> String {
         let name = self.name();
-        match (self.outcome, self.measured_peak_bytes, self.measured_step_s) {
-            (RowOutcome::Done, Some(peak), Some(step)) => {
-                format!("{name}: peak {peak}, step {step}")
+        match (self.outcome, &self.ran) {
+            (_, Some(Ran { measured, .. })) => {
+                format!("{name}: peak {}, step {}", measured.peak, measured.step)
             }
-            (RowOutcome::NoPlan, ..) => format!("{name}: no plan fits"),
-            (RowOutcome::OutOfMemory, ..) => format!("{name}: out of memory"),
+            (RowOutcome::NoPlan, _) => format!("{name}: no plan fits"),
+            (RowOutcome::OutOfMemory, _) => format!("{name}: out of memory"),
             _ => format!("{name}: failed"),
         }
     }
 
     fn verdict(&self) -> &'static str {
+        let exceeds = |ran: &Ran| ran.plan.budget.is_some_and(|most| ran.measured.peak > most);
         match (self.outcome, self.fits) {
-            (RowOutcome::Done, _) if self.within_budget == Some(false) => "EXCEEDED",
+            (RowOutcome::Done, _) if self.ran.as_ref().is_some_and(exceeds) => "EXCEEDED",
             (RowOutcome::Done, true) => "yes",
             (RowOutcome::Done, false) => "no",
             (RowOutcome::NoPlan, _) => "no plan",
@@ -122,8 +131,7 @@ impl SweepRecord {
     pub fn messages(&self) -> Vec<String> {
         let wrong = |row: &SweepRow| Some(format!("{}: {}.", row.name(), row.message.as_ref()?));
         let mut messages: Vec<String> = self.rows.iter().filter_map(wrong).collect();
-        if let Some(plain) = self.plain.as_ref().filter(|plain| !plain.measured) {
-            let step = plain.step_s;
+        if let (None, Some((_, step))) = (self.plain_ran(), self.plain()) {
             messages.push(format!(
                 "The plain run did not run: `x plain` is of {step}, as predicted."
             ));

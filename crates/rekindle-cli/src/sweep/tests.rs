@@ -1,8 +1,14 @@
 //! Views of made-up records.
 
-use rekindle::meter::{Count, MemoryReading, Phase, PhaseReading};
-use rekindle_plan::{Bytes, Seconds};
-use rekindle_train::record::{PhasedStep, PlainRun, RunRecord};
+use std::collections::BTreeMap;
+
+use rekindle::{
+    meter::{Count, MemoryReading, Phase, PhaseReading},
+    record::PlanSummary,
+};
+use rekindle_plan::{Bytes, Planner, Seconds, StageId};
+use rekindle_train::record::{Measured, PhasedStep, RunRecord};
+use serde_json::Value;
 
 use crate::{plot::frontier, summary::made_up_run};
 
@@ -39,27 +45,26 @@ fn phases(held: u64, peak: u64) -> Vec<PhasedStep> {
 }
 
 fn ran(segments: Option<usize>, budget: Option<u64>, peak: u64, step: f64) -> RunRecord {
+    let run = made_up_run();
     RunRecord {
-        planner: segments.map_or("optimal", |_| "segments").into(),
-        segments: segments.map(|count| vec![[0, 0]; count]),
-        budget_bytes: budget.map(Bytes),
-        predicted_peak_bytes: Bytes(peak - MIB / 2),
-        measured_peak_bytes: Bytes(peak),
-        predicted_step_s: Seconds(step * 2.0),
-        measured_step_s: Seconds(step),
-        plain: plain_as_predicted(),
+        plan: PlanSummary {
+            planner: segments.map_or(Planner::Optimal, |_| Planner::Segments(None)),
+            segments: segments.map(|count| vec![(StageId(0), StageId(0)); count]),
+            budget: budget.map(Bytes),
+            predicted_peak: Bytes(peak - MIB / 2),
+            predicted_time: Seconds(step * 2.0),
+            plain_peak: Bytes(100 * MIB),
+            plain_time: Seconds(0.25),
+            ..run.plan
+        },
+        measured: Measured {
+            peak: Bytes(peak),
+            step: Seconds(step),
+            ..run.measured
+        },
         batch: 64,
         phases: phases(20 * MIB, peak),
-        ..made_up_run()
-    }
-}
-
-fn plain_as_predicted() -> PlainRun {
-    PlainRun {
-        peak_bytes: Bytes(100 * MIB),
-        step_s: Seconds(0.25),
-        measured: false,
-        range_s: None,
+        ..run
     }
 }
 
@@ -74,7 +79,6 @@ fn empty() -> SweepRecord {
         batch: 64,
         steps: 2,
         limit_bytes: Some(Bytes(64 * MIB)),
-        plain: None,
         spread_bytes: Vec::new(),
         rows_asked: 6,
         interrupted: false,
@@ -86,7 +90,7 @@ fn empty() -> SweepRecord {
 fn made_up() -> SweepRecord {
     let mut record = empty();
     let mut add = |point, run: RunRecord| {
-        record.add(SweepRow::done(point, &run), Some(run.plain));
+        record.add(SweepRow::done(point, run));
     };
     add(Point::Plain, ran(Some(1), None, 100 * MIB, 0.25));
     add(Point::Segments(4), ran(Some(4), None, 50 * MIB, 0.3125));
@@ -96,13 +100,10 @@ fn made_up() -> SweepRecord {
     add(Point::Optimal(budget), tight);
     let message = "no plan fits 1.0 MiB; the smallest budget is 30.0 MiB".to_owned();
     let point = Point::Optimal(Bytes(MIB));
-    record.add(SweepRow::not_done(point, RowOutcome::NoPlan, message), None);
+    record.add(SweepRow::not_done(point, RowOutcome::NoPlan, message));
     let message = "out of memory: could not allocate 5 bytes".to_owned();
     let point = Point::Segments(2);
-    record.add(
-        SweepRow::not_done(point, RowOutcome::OutOfMemory, message),
-        None,
-    );
+    record.add(SweepRow::not_done(point, RowOutcome::OutOfMemory, message));
     record
 }
 
@@ -125,8 +126,6 @@ fn rows_are_compared_with_the_plain_row_and_with_each_other() {
     // Within the sweep's limit of 64 MiB, whatever its own budget.
     let fits: Vec<bool> = rows.iter().map(|row| row.fits).collect();
     assert_eq!(fits, [false, true, true, true, false, false]);
-    let within: Vec<Option<bool>> = rows.iter().map(|row| row.within_budget).collect();
-    assert_eq!(within, [None, None, None, Some(true), None, None]);
     // Neither the batch's arrival nor the optimizer, and not the first step.
     assert_eq!(rows[1].activation_bytes, Some(Bytes(30 * MIB)));
 }
@@ -135,12 +134,10 @@ fn rows_are_compared_with_the_plain_row_and_with_each_other() {
 fn without_a_plain_row_overheads_are_against_the_prediction() {
     let mut record = empty();
     let message = "out of memory".to_owned();
-    record.add(
-        SweepRow::not_done(Point::Plain, RowOutcome::OutOfMemory, message),
-        None,
-    );
+    let outcome = RowOutcome::OutOfMemory;
+    record.add(SweepRow::not_done(Point::Plain, outcome, message));
     let run = ran(Some(4), None, 50 * MIB, 0.5);
-    record.add(SweepRow::done(Point::Segments(4), &run), Some(run.plain));
+    record.add(SweepRow::done(Point::Segments(4), run));
     assert_eq!(record.rows[1].overhead, Some(1.0));
     assert!(
         record
@@ -164,15 +161,29 @@ fn json_and_csv_say_the_same() {
 
     let csv = read("sweep.csv");
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
-    let rows: Vec<SweepRow> = reader
-        .deserialize()
-        .collect::<Result<_, _>>()
-        .expect("rows");
-    assert_eq!(rows, record.rows);
-    let document: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    let keys = document["rows"][0].as_object().expect("a row").keys();
-    let header: Vec<&str> = csv.lines().next().expect("a header").split(',').collect();
-    assert_eq!(keys.collect::<Vec<_>>(), header);
+    let document: Value = serde_json::from_str(&json).expect("JSON");
+    let rows = document["rows"].as_array().expect("rows");
+    let lines = reader.deserialize::<BTreeMap<String, String>>();
+    let lines: Vec<_> = lines.map(|line| line.expect("a line")).collect();
+    assert_eq!(lines.len(), rows.len());
+    for (line, row) in lines.iter().zip(rows) {
+        for (key, cell) in line {
+            let ran = row["ran"].get(key);
+            let value = ran.or_else(|| row.get(key)).unwrap_or(&Value::Null);
+            let written = match value {
+                Value::Null => String::new(),
+                Value::String(text) => text.clone(),
+                value => value.to_string(),
+            };
+            assert_eq!(*cell, written, "{key}");
+        }
+        let ran = row["ran"]
+            .as_object()
+            .into_iter()
+            .flat_map(|ran| ran.keys());
+        let mut keys = row.as_object().expect("a row").keys().chain(ran);
+        assert!(keys.all(|key| key == "ran" || line.contains_key(key)));
+    }
 }
 
 #[test]

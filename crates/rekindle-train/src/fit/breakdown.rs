@@ -1,13 +1,13 @@
 //! What a peak is made of.
 
-use rekindle_plan::{Action, Bytes, Chain};
+use rekindle_plan::{Action, Bytes, Stage};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{session::Planned, settings::TrainSettings};
 use rekindle::record::Estimate;
 
-/// The bytes of the moment that holds most.
+/// The bytes of the moment that holds most. Their sum is the predicted peak.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Breakdown {
     /// Parameters.
@@ -24,8 +24,6 @@ pub struct Breakdown {
     pub data_bytes: Bytes,
     /// Frozen parameters, running statistics, and what kernels and tables keep.
     pub other_bytes: Bytes,
-    /// The sum.
-    pub total_bytes: Bytes,
     /// The moment of the peak, in words.
     pub at: String,
 }
@@ -35,7 +33,7 @@ impl Breakdown {
     #[must_use]
     pub fn new(estimate: &Estimate, settings: &TrainSettings, planned: &Planned) -> Self {
         let summed_bytes = settings.accumulated_bytes(estimate.trainable);
-        let (place, parts) = planned.at_peak;
+        let (action, parts) = planned.at_peak();
         let parameters = estimate.gradient_bytes;
         let data = estimate.input_bytes;
         let state = estimate.state_bytes;
@@ -47,17 +45,16 @@ impl Breakdown {
             temporaries_bytes: parts.gradients + parts.temporary,
             data_bytes: data,
             other_bytes: parts.fixed - parameters - data - state - summed_bytes,
-            total_bytes: planned.peak,
-            at: moment(planned.actions.get(place).copied(), &planned.chain),
+            at: moment(action, &planned.staged.chain.stages),
         }
     }
 }
 
-fn moment(action: Option<Action>, chain: &Chain) -> String {
+fn moment(action: Action, stages: &[Stage]) -> String {
     match action {
-        Some(Action::Forward(stage)) => format!("the forward of {}", chain.stages[stage.0].name),
-        Some(Action::Backward(stage)) => format!("the backward of {}", chain.stages[stage.0].name),
-        Some(Action::Loss) => "the loss".into(),
-        Some(Action::Optimize) | None => "the optimizer's step".into(),
+        Action::Forward(stage) => format!("the forward of {}", stages[stage.0].name),
+        Action::Backward(stage) => format!("the backward of {}", stages[stage.0].name),
+        Action::Loss => "the loss".into(),
+        Action::Optimize => "the optimizer's step".into(),
     }
 }

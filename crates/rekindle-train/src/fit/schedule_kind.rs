@@ -53,8 +53,8 @@ impl ScheduleKind {
         }
     }
 
-    /// The schedule that a training within a budget makes, if it takes at most `slowdown` plain steps, and when it updates
-    /// parameters. `step` gives a step with either update.
+    /// The schedule that a training within a budget makes, if it takes at most `slowdown` plain steps. `step` gives a step
+    /// with either update.
     ///
     /// # Errors
     ///
@@ -65,21 +65,21 @@ impl ScheduleKind {
         step: impl Fn(Update) -> Result<Rc<MeasuredStep>, E>,
         budget: Bytes,
         slowdown: f64,
-    ) -> Result<Option<(Planned, Update)>, E> {
+    ) -> Result<Option<Planned>, E> {
         let plan = |way: Way| {
             let step = step(way.update)?;
             let fastest = self.fastest(&step, budget)?;
             Ok::<_, E>(fastest.map(|plan| Candidate {
-                step: plan.step,
-                recomputes: plan.forwards.iter().any(|&runs| runs > 1),
+                step: plan.summary.predicted_time,
+                recomputes: plan.summary.recomputes(),
                 plan,
             }))
         };
         let alone =
             |own: Result<Option<Bytes>, ()>| Ok(own.unwrap_or_default().map(|least| (0, least)));
         let chosen = Ways::of(updates).choose(plan, alone)?.ok();
-        let chosen = chosen.map(|(plan, chosen)| (plan, chosen.way.update));
-        Ok(chosen.filter(|(plan, _)| plan.step.0 <= slowdown * plan.plain_step.0))
+        let chosen = chosen.map(|(plan, _)| plan);
+        Ok(chosen.filter(|plan| plan.summary.slowdown() <= slowdown))
     }
 
     /// The fastest schedule within a budget, or the smallest budget that one fits.
@@ -103,7 +103,11 @@ impl ScheduleKind {
                 ..Request::within(budget)
             };
             fastest = match (step.try_plan(&request)?, fastest) {
-                (Ok(plan), Ok(other)) if plan.step.0 < other.step.0 => Ok(plan),
+                (Ok(plan), Ok(other))
+                    if plan.summary.predicted_time.0 < other.summary.predicted_time.0 =>
+                {
+                    Ok(plan)
+                }
                 (Ok(plan), Err(_)) => Ok(plan),
                 (Ok(_), other) => other,
                 (Err(smallest), other) => other.map_err(|other| other.min(smallest)),
@@ -159,13 +163,11 @@ mod tests {
     fn a_plan_that_takes_too_long_does_not_fit() {
         let step = equal(16, 1, Update::After);
         let plain = step.plan(&Request::default()).expect("no budget");
-        let budget = Bytes(plain.peak.0 - 60);
+        let budget = Bytes(plain.summary.predicted_peak.0 - 60);
         let fits = |way: ScheduleKind, slowdown| {
             let step = |_| Ok::<_, RunError>(Rc::clone(&step));
             let found = way.fits(Updates::One(Update::After), step, budget, slowdown);
-            found
-                .expect("planned")
-                .map(|(plan, _)| plan.step.0 / plan.plain_step.0)
+            found.expect("planned").map(|plan| plan.summary.slowdown())
         };
         let ratio = fits(ScheduleKind::Plan, 2.0).expect("recomputes within two plain steps");
         assert!(ratio > 1.0, "{ratio}");
@@ -178,12 +180,19 @@ mod tests {
     #[test]
     fn a_plan_updates_in_the_backward_pass_where_a_training_would() {
         let after = equal(100, 100, Update::After);
-        let plain = after.plan(&Request::default()).expect("no budget").peak;
+        let plain = after.plan(&Request::default()).expect("no budget");
+        let plain = plain.summary.predicted_peak;
         let fits = |updates, share: f64| {
             let budget = Bytes((plain.0 as f64 * share) as u64);
             let step = |update| Ok::<_, RunError>(equal(100, 100, update));
             let found = ScheduleKind::Plan.fits(updates, step, budget, 2.0);
-            found.expect("planned").map(|(_, update)| update)
+            let plan = found.expect("planned")?;
+            // A chain does not say when it updates; gradients stay until it does.
+            let stage = &plan.staged.chain.stages[0];
+            Some(match stage.grad_bytes {
+                Bytes::ZERO => Update::InBackward,
+                _ => Update::After,
+            })
         };
         let only = Updates::One(Update::After);
         assert_eq!(fits(only, 0.6), None);

@@ -1,17 +1,17 @@
 //! The memory/time frontier of a planner.
 
-use rekindle_plan::{Bytes, PlanError, Planner, Request, Seconds};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Planned, RunError};
-use rekindle::record::with_reserve;
+use rekindle::record::{PlanSummary, with_reserve};
 
 /// Number of budgets between the smallest and the plain run's.
 const BUDGETS: u64 = 12;
 
 /// Format tag of [`Frontier`].
-pub const FRONTIER_FORMAT: &str = "rekindle-frontier/1";
+pub const FRONTIER_FORMAT: &str = "rekindle-frontier/2";
 
 /// What `plan --frontier --json` writes.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -20,50 +20,26 @@ pub struct Frontier {
     /// The planner.
     #[schemars(extend("enum" = Planner::ALL.map(Planner::name)))]
     planner: String,
-    /// The peak without recomputing.
-    pub plain_peak_bytes: Bytes,
-    /// The step time without recomputing.
-    pub plain_step_s: Seconds,
-    /// The plans, from the smallest budget up.
-    pub points: Vec<FrontierPoint>,
-}
-
-/// A plan on the frontier.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct FrontierPoint {
-    /// The smallest budget that the plan fits.
-    pub budget_bytes: Bytes,
-    /// Its predicted peak.
-    pub predicted_peak_bytes: Bytes,
-    /// Its predicted step time.
-    pub predicted_step_s: Seconds,
-    /// The planner that found it.
-    pub planner: String,
-    /// Number of segments; `null` for nested schedules.
-    pub segments: Option<usize>,
-    /// Number of repeated operations, if the step has operations.
-    #[serde(skip)]
-    pub repeated: Option<usize>,
+    /// The plans, from the smallest budget up; each has the smallest budget that it fits.
+    pub points: Vec<PlanSummary>,
 }
 
 impl Frontier {
     /// Of some plans, those that no other equals or beats in both peak and time.
-    pub(super) fn new(planner: Planner, plain: &Planned, mut points: Vec<FrontierPoint>) -> Self {
+    pub(super) fn new(planner: Planner, mut points: Vec<PlanSummary>) -> Self {
         points.sort_by(|a, b| {
-            let peak = a.predicted_peak_bytes.cmp(&b.predicted_peak_bytes);
-            peak.then(a.predicted_step_s.0.total_cmp(&b.predicted_step_s.0))
+            let peak = a.predicted_peak.cmp(&b.predicted_peak);
+            peak.then(a.predicted_time.0.total_cmp(&b.predicted_time.0))
         });
         let mut fastest = f64::INFINITY;
         points.retain(|point| {
             let before = fastest;
-            fastest = fastest.min(point.predicted_step_s.0);
+            fastest = fastest.min(point.predicted_time.0);
             fastest < before
         });
         Self {
             format: FRONTIER_FORMAT,
             planner: planner.to_string(),
-            plain_peak_bytes: plain.plain_peak,
-            plain_step_s: plain.plain_step,
             points,
         }
     }
@@ -81,27 +57,22 @@ pub(super) fn frontier(
             ..request
         })
     };
-    let plain = plan(None, Planner::None)?;
+    let plain = plan(None, Planner::None)?.summary;
     let smallest = match plan(Some(Bytes::ZERO), request.planner) {
-        Ok(planned) => planned.peak,
+        Ok(planned) => planned.summary.predicted_peak,
         Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
         Err(error) => return Err(error),
     };
-    let room = with_reserve(plain.peak).0.saturating_sub(smallest.0);
+    let room = with_reserve(plain.predicted_peak)
+        .0
+        .saturating_sub(smallest.0);
     let mut points = Vec::new();
     for place in 0..=BUDGETS {
         let budget = Bytes(smallest.0 + room * place / BUDGETS);
         // The smallest budget was found while another plan was in memory.
         if let Ok(planned) = plan(Some(budget), request.planner) {
-            points.push(FrontierPoint {
-                budget_bytes: budget,
-                predicted_peak_bytes: planned.peak,
-                predicted_step_s: planned.step,
-                planner: planned.planner,
-                segments: planned.segments.map(|segments| segments.len()),
-                repeated: planned.operations.map(|(repeated, _)| repeated),
-            });
+            points.push(planned.summary);
         }
     }
-    Ok(Frontier::new(request.planner, &plain, points))
+    Ok(Frontier::new(request.planner, points))
 }

@@ -12,7 +12,7 @@ use crate::{
     model::spec::ModelSpec,
     optimizer_state::StateChoice,
     ranks::Ranks,
-    record::PlainRun,
+    record::Measured,
     run_dir::{RunDir, SnapshotEvery},
     settings::TrainSettings,
     update::{UpdateChoice, Updates, updates},
@@ -39,7 +39,7 @@ pub struct Job<'a> {
     pub compare: bool,
     /// Runs a few plain steps in another process, where that can be: here they would pass the budget. Where it is given,
     /// runs that are long enough compare themselves without being asked.
-    pub plain_elsewhere: Option<&'a dyn Fn() -> Option<PlainRun>>,
+    pub plain_elsewhere: Option<&'a dyn Fn() -> Option<Measured>>,
     /// What the device is called.
     pub hardware: &'a str,
     /// Find plans somewhere else, where that can be: planners take memory, which on the processor is the memory that
@@ -138,7 +138,7 @@ impl<'a> Job<'a> {
     #[must_use]
     pub fn updates(&self) -> Updates {
         match (&self.schedule, self.settings.update) {
-            (ScheduleRequest::Given(file), UpdateChoice::Auto) => Updates::One(file.update),
+            (ScheduleRequest::Given(file), UpdateChoice::Auto) => Updates::One(file.plan.update),
             _ => updates(self.settings, self.budget().is_some()),
         }
     }

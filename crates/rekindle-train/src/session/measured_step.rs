@@ -8,13 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     PlanFile, Planned, RunError, ScheduleRequest,
-    frontier::{Frontier, FrontierPoint, frontier},
-    recorded::{named, planned, refused},
+    frontier::{Frontier, frontier},
+    recorded::{named, refused},
 };
 use crate::settings::TrainSettings;
-use rekindle::{
-    meter::Count,
-    record::{Estimate, Link, RecordError, StagedPlan, StepPlan, StepProfile, plan_of_chain},
+use rekindle::record::{
+    Estimate, Link, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
 };
 
 /// A measured training step, without its model.
@@ -26,30 +25,25 @@ pub struct MeasuredStep {
     profile: Option<Profile>,
 }
 
-/// What makes the figures of one part of a batch those of a whole step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Terms {
-    /// Parts that a batch runs in.
-    pub(super) micro_batches: usize,
-    /// Which bytes count.
-    pub(super) count: Count,
-    /// Values that training changes.
-    pub(super) param_count: u64,
-}
-
 /// A recorded step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Profile {
-    terms: Terms,
+    /// Parts that a batch runs in.
+    micro_batches: usize,
     step: StepProfile,
 }
 
 impl MeasuredStep {
-    pub(super) fn recorded(chain: Chain, terms: Terms, step: StepProfile) -> Self {
-        let profile = Some(Profile { terms, step });
-        Self { chain, profile }
+    pub(super) fn recorded(chain: Chain, micro_batches: usize, step: StepProfile) -> Self {
+        let profile = Profile {
+            micro_batches,
+            step,
+        };
+        Self {
+            chain,
+            profile: Some(profile),
+        }
     }
 
     /// A step with only a chain.
@@ -64,13 +58,8 @@ impl MeasuredStep {
     /// An estimated step, with the names of the model's stages.
     #[must_use]
     pub fn estimated(estimate: &Estimate, names: &[String], settings: &TrainSettings) -> Self {
-        let terms = Terms {
-            micro_batches: settings.accumulate.max(1),
-            count: Count::default(),
-            param_count: estimate.trainable,
-        };
         let chain = named(estimate.chain.clone(), &estimate.marks, names);
-        Self::recorded(chain, terms, estimate.profile.clone())
+        Self::recorded(chain, settings.accumulate.max(1), estimate.profile.clone())
     }
 
     /// The link to host memory, if the step was measured with one.
@@ -164,10 +153,8 @@ impl MeasuredStep {
             let none = "the step has no recorded operations";
             return Err(RunError::OtherModel(none.into()));
         };
-        let order = file.order()?;
-        order.check(step.recording)?;
-        let plan = step.plan(None, order.wanted())?;
-        Ok(self.planned(plan, Some(file.planner.clone())))
+        let plan = step.plan(None, file.order_of(step.recording)?)?;
+        Ok(self.planned(plan, Some(&file.plan)))
     }
 
     /// The memory/time frontier of a planner, like [`Engine::frontier`](super::Engine::frontier); of a chain without a
@@ -187,19 +174,21 @@ impl MeasuredStep {
         let (chain, optimizer) = (&self.chain, &self.chain.optimizer);
         let points = chain_frontier(chain, request.planner, |plan| {
             let peak = plan.simulated.peak.max(chain.optimizer_peak());
-            FrontierPoint {
-                budget_bytes: peak,
-                predicted_peak_bytes: peak,
-                predicted_step_s: plan.simulated.time + optimizer.step_s,
-                planner: plan.planner.to_string(),
-                segments: plan.segments().map(|segments| segments.len()),
-                repeated: None,
+            PlanSummary {
+                planner: plan.planner,
+                budget: Some(peak),
+                predicted_peak: peak,
+                predicted_in_use: peak,
+                predicted_time: plan.simulated.time + optimizer.step_s,
+                segments: plan.segments(),
+                repeated: plan.simulated.repeated,
+                ..plain.summary.clone()
             }
         });
         let asked = ScheduleRequest::Plan(request);
         let points =
             points.map_err(|error| refused(error.into(), &asked, Bytes::ZERO, |_| None))?;
-        Ok(Frontier::new(request.planner, &plain, points))
+        Ok(Frontier::new(request.planner, points))
     }
 
     /// A plan of one part of a batch.
@@ -207,41 +196,26 @@ impl MeasuredStep {
         &self,
         budget: Option<Bytes>,
         planner: Planner,
-    ) -> Result<(StepPlan, StagedPlan), RecordError> {
+    ) -> Result<(PlanSummary, StagedPlan), RecordError> {
         match &self.profile {
             Some(Profile { step, .. }) => step.plan(budget, planner),
             None => plan_of_chain(&self.chain, budget, planner),
         }
     }
 
-    /// All that is shown of a plan; `planner` is its planner's name if it was made before.
+    /// The plan of a whole step; `before` is the plan of the file that it was read from.
     fn planned(
         &self,
-        (plan, mut staged): (StepPlan, StagedPlan),
-        planner: Option<String>,
+        (plan, mut staged): (PlanSummary, StagedPlan),
+        before: Option<&PlanSummary>,
     ) -> Planned {
         for (stage, named) in staged.chain.stages.iter_mut().zip(&self.chain.stages) {
             stage.name.clone_from(&named.name);
             stage.param_bytes = named.param_bytes;
         }
-        let terms = match &self.profile {
-            Some(profile) => profile.terms,
-            None => Terms {
-                micro_batches: 1,
-                count: Count::default(),
-                param_count: 0,
-            },
-        };
-        let planned = planned(&terms, plan, staged, &self.chain.optimizer, planner);
-        match self.profile {
-            Some(_) => planned,
-            // Nothing can run.
-            None => Planned {
-                order: None,
-                operations: None,
-                ..planned
-            },
-        }
+        let profile = self.profile.as_ref();
+        let parts = profile.map_or(1, |profile| profile.micro_batches);
+        Planned::new(parts, plan, staged, self.chain.optimizer, before)
     }
 }
 

@@ -40,7 +40,7 @@ impl OutOfMemory {
         shortage: Shortage,
         meter: &dyn Meter,
         device: Option<DeviceInfo>,
-        planned: &Planned,
+        (planned, count): (&Planned, Count),
         smallest: Option<Bytes>,
     ) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl OutOfMemory {
             total: device.as_ref().and_then(|device| device.total_bytes),
             holders: holders(planned),
             smallest,
-            count: planned.count,
+            count,
         }
     }
 }
@@ -61,7 +61,7 @@ impl OutOfMemory {
 /// keeps.
 #[must_use]
 pub fn holders(planned: &Planned) -> Vec<(String, Bytes)> {
-    let stages = planned.chain.stages.iter();
+    let stages = planned.staged.chain.stages.iter();
     let held = stages.map(|stage| {
         let bytes = stage.param_bytes + stage.grad_bytes + stage.saved_bytes;
         (stage.name.clone(), bytes)

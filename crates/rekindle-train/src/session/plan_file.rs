@@ -1,15 +1,14 @@
 //! Plans as files: a schedule with its predicted cost, and the chain that it was made for.
 
-use rekindle::record::{Offload, StepExchange, Update};
-use rekindle_plan::{Bytes, Chain, Schedule, Seconds};
+use rekindle::record::{Order, PlanSummary};
+use rekindle_plan::{Chain, Schedule, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Order, Planned, RunError};
-use crate::optimizer_state::StatePlan;
+use super::{Planned, RunError};
 
 /// Format tag of [`PlanFile`].
-pub const PLAN_FORMAT: &str = "rekindle-plan/1";
+pub const PLAN_FORMAT: &str = "rekindle-plan/2";
 
 /// Measured sizes of the same stage may differ by the inverse of this, and by a tensor's overhead.
 const SIZE_TOLERANCE: u64 = 20;
@@ -17,105 +16,40 @@ const TENSOR_OVERHEAD: u64 = 2048;
 
 /// What `plan -o` writes and `train --plan` reads.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct PlanFile {
     format: String,
-    /// The stages that the plan is for, by which `train` recognises the model.
-    chain: Vec<StageSizes>,
-    /// Who found the schedule.
-    pub planner: String,
     /// Always `true`.
-    pub feasible: bool,
-    /// When its steps update parameters.
-    #[serde(default)]
-    pub update: Update,
-    /// The budget; `null` without one.
-    pub budget_bytes: Option<Bytes>,
-    /// The highest number of bytes at any moment, everything counted.
-    pub predicted_peak_bytes: Bytes,
-    /// Time of one step.
-    pub predicted_step_s: Seconds,
-    /// First and last stage of each segment; `null` where stages are recomputed in another way.
-    pub segments: Option<Vec<[usize; 2]>>,
+    feasible: bool,
+    /// The plan in numbers.
+    #[serde(flatten)]
+    pub plan: PlanSummary,
+    /// The stages that the plan is for, by whose names and sizes `train` recognises the model.
+    stages: Vec<Stage>,
     /// The passes of a step over its stages in order, each a string such as `forward 3`; a `forward` that comes again
     /// recomputes some or all of a stage's operations. For a chain without a profile, `forward_keep` also keeps the
     /// stage's input, and `forward_tracked` what its backward needs.
     schedule: Vec<String>,
-    /// What waits in host memory; only where there is a link to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    offload: Option<Offload>,
-    /// What the exchange takes of the step; only in plans for several ranks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ranks: Option<PlanOfRanks>,
     /// What runs; not for a chain without a profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    operations: Option<Order>,
-}
-
-/// A step that several ranks share.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PlanOfRanks {
-    /// The largest number of samples that a rank has of the batch: all else here is of such a rank.
-    pub batch: usize,
-    /// What the exchange adds to the step; included in `predicted_step_s`.
-    pub predicted_exchange_s: Seconds,
-    /// The share of the step that is not the exchange: how many times as many samples a second the ranks train as one rank
-    /// with its part of the batch, by their number.
-    pub efficiency: f64,
-    /// What the exchange consists of.
-    pub exchange: StepExchange,
-    /// Who keeps the optimizer's state, and what either way takes of this rank.
-    pub optimizer_state: StatePlan,
-}
-
-impl PlanOfRanks {
-    fn new(plan: &Planned, batch: usize) -> Option<Self> {
-        let (exchange, optimizer_state) = plan.exchange.zip(plan.state)?;
-        let added = exchange.taken.added();
-        Some(Self {
-            batch,
-            predicted_exchange_s: added,
-            efficiency: 1.0 - added.0 / plan.step.0,
-            exchange,
-            optimizer_state,
-        })
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct StageSizes {
-    /// The stage's name.
-    name: String,
-    /// Bytes of its output.
-    output_bytes: Bytes,
-    /// Bytes of its parameters.
-    param_bytes: Bytes,
+    order: Option<Order>,
 }
 
 impl PlanFile {
-    /// A plan and the sizes of the stages that it was made for; `batch` is the samples of a rank.
+    /// A plan and the stages that it was made for.
     #[must_use]
-    pub fn new(plan: &Planned, batch: usize) -> Self {
-        let schedule = match &plan.order {
-            Some(_) => plan.actions.iter().map(ToString::to_string).collect(),
-            None => Schedule::new(plan.chain.stages.len(), plan.actions.clone()).written(),
+    pub fn new(plan: &Planned) -> Self {
+        let (stages, actions) = (&plan.staged.chain.stages, plan.actions());
+        let schedule = match &plan.staged.order {
+            Some(_) => actions.iter().map(ToString::to_string).collect(),
+            None => Schedule::new(stages.len(), actions).written(),
         };
         Self {
             format: PLAN_FORMAT.into(),
-            chain: sizes(&plan.chain),
-            planner: plan.planner.clone(),
             feasible: true,
-            update: plan.update,
-            budget_bytes: plan.budget,
-            predicted_peak_bytes: plan.peak,
-            predicted_step_s: plan.step,
-            segments: plan.segments.clone(),
+            plan: plan.summary.clone(),
+            stages: stages.clone(),
             schedule,
-            offload: plan.offload,
-            ranks: PlanOfRanks::new(plan, batch),
-            operations: plan.order.clone(),
+            order: plan.staged.order.clone(),
         }
     }
 
@@ -125,26 +59,36 @@ impl PlanFile {
     ///
     /// If it was made from a chain alone.
     pub fn order(&self) -> Result<&Order, RunError> {
-        let order = self.operations.as_ref();
+        let order = self.order.as_ref();
         order.ok_or_else(|| {
             RunError::OtherModel("made from a chain alone, without a step that can run".into())
         })
     }
 
+    /// What runs, if it is of this recording.
+    pub(super) fn order_of(&self, recording: u64) -> Result<&Order, RunError> {
+        let order = self.order()?;
+        match order.recording == recording {
+            true => Ok(order),
+            false => Err(RunError::OtherModel(
+                "the plan was made for another model or batch: its operations are not those of this step".into(),
+            )),
+        }
+    }
+
     /// Rejects a plan that was made for another model or batch.
     pub(super) fn check(&self, chain: &Chain) -> Result<(), RunError> {
-        let actual = sizes(chain);
         let refused = |message: String| {
             RunError::OtherModel(format!("the plan was made for another model: {message}"))
         };
-        if self.chain.len() != actual.len() {
+        if self.stages.len() != chain.stages.len() {
             return Err(refused(format!(
                 "it has {} stages, this one has {}",
-                self.chain.len(),
-                actual.len()
+                self.stages.len(),
+                chain.stages.len()
             )));
         }
-        for (stage, (planned, actual)) in self.chain.iter().zip(&actual).enumerate() {
+        for (stage, (planned, actual)) in self.stages.iter().zip(&chain.stages).enumerate() {
             if planned.name != actual.name || planned.param_bytes != actual.param_bytes {
                 return Err(refused(format!(
                     "its stage {stage} is `{}` with {} of parameters, this one's is `{}` with {}",
@@ -164,16 +108,4 @@ impl PlanFile {
         }
         Ok(())
     }
-}
-
-fn sizes(chain: &Chain) -> Vec<StageSizes> {
-    chain
-        .stages
-        .iter()
-        .map(|stage| StageSizes {
-            name: stage.name.clone(),
-            output_bytes: stage.output_bytes,
-            param_bytes: stage.param_bytes,
-        })
-        .collect()
 }

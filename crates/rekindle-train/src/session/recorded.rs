@@ -1,7 +1,6 @@
 //! The recorded step: operations measured while they run, and plans of them.
 
 mod plans;
-mod shown;
 
 use std::sync::Arc;
 
@@ -11,10 +10,7 @@ use burn::{
 };
 use rekindle_plan::Bytes;
 
-pub(super) use self::{
-    plans::refused,
-    shown::{named, planned},
-};
+pub(super) use self::plans::{named, refused};
 use super::{Event, Job, RunError, Tell, prepare::Built};
 use crate::{
     data::ahead::held_bytes,

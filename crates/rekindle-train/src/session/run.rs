@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
             context_bytes: self.meter.context_bytes(),
         };
         let peak = self.meter.lifetime_peak();
-        let count = self.planned.count;
+        let count = self.job.count;
         MemoryNow {
             in_use: reading.in_use_bytes,
             counted: now.counted(count),
@@ -193,7 +193,7 @@ impl<'a> Session<'a> {
                     if tracked {
                         // Before another plan is made, for the steps to come.
                         let changes = self.trainer.engine().step.changes();
-                        let chain = &self.planned.chain;
+                        let chain = &self.planned.staged.chain;
                         let passes = TrackedPass::all(next, changes, &report.spans, chain);
                         (self.tell)(Event::Tracked(&passes));
                     }
@@ -293,7 +293,7 @@ impl<'a> Session<'a> {
             files.write_weights(&self.trainer.model(), self.tell);
         }
         // Made before the comparison, which is not part of the run.
-        let mut record = self.record(self.predicted_plain(), interrupted);
+        let mut record = self.record(None, interrupted);
         if !interrupted {
             record.plain = self.plain()?;
         }

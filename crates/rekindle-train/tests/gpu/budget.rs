@@ -42,14 +42,14 @@ fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
         let pools = record.pools.unwrap();
         println!(
             "budget {budget}: predicted {}, reserved {}, in use {} predicted, {} seen, {} trims",
-            record.predicted_peak_bytes,
-            record.measured_peak_bytes,
-            record.in_use.predicted_bytes,
-            record.in_use.measured_bytes,
+            record.plan.predicted_peak,
+            record.measured.peak,
+            record.plan.predicted_in_use,
+            record.measured.in_use,
             pools.trims
         );
-        assert!(record.measured_peak_bytes <= budget);
-        let (predicted, measured) = (record.in_use.predicted_bytes, record.in_use.measured_bytes);
+        assert!(record.measured.peak <= budget);
+        let (predicted, measured) = (record.plan.predicted_in_use, record.measured.in_use);
         assert!(
             measured <= predicted && predicted.0 - measured.0 <= BELOW,
             "{predicted}, {measured}"
@@ -65,7 +65,7 @@ fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
         }
     })
     .unwrap();
-    assert!(record.measured_peak_bytes <= budget);
+    assert!(record.measured.peak <= budget);
     let most = |steps: &[Bytes]| steps.iter().copied().max().unwrap();
     let (early, late) = (most(&seen[WARM..2 * WARM]), most(&seen[STEPS - WARM..]));
     println!("in use after {STEPS} steps: {late}, after {WARM}: {early}");

@@ -167,7 +167,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
                 ..Request::default()
             };
             let planned = step.plan(&request).unwrap();
-            let (_, parts) = planned.at_peak;
+            let (_, parts) = planned.at_peak();
             (parts.total().0 - parts.fixed.0) as f64
         };
         let (counted, measured) = (step(&estimated), step(&measured));

@@ -73,10 +73,11 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
         planned.map_err(Box::new)
     };
     let same = |here: &Planned, there: &Planned| {
-        assert!(close(here.plain_peak, there.plain_peak, OF_PLANS));
-        assert_eq!(here.plain_step, there.plain_step);
+        let [plain, from_file] = [here, there].map(|planned| &planned.summary);
+        assert!(close(plain.plain_peak, from_file.plain_peak, OF_PLANS));
+        assert_eq!(plain.plain_time, from_file.plain_time);
         let names = |planned: &Planned| {
-            let stages = planned.chain.stages.iter();
+            let stages = planned.staged.chain.stages.iter();
             stages.map(|stage| stage.name.clone()).collect::<Vec<_>>()
         };
         assert_eq!(names(here), names(there));
@@ -90,14 +91,15 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
     );
     let mut recomputing = 0;
     for percent in [20, 60, 80, 110] {
-        let budget = Bytes(plain.peak.0 * percent / 100);
+        let budget = Bytes(plain.summary.predicted_peak.0 * percent / 100);
         for planner in [Planner::Auto, Planner::Segments(None)] {
             let asked = request(planner, Some(budget));
             match (here(asked), from_file.plan(&asked).map_err(Box::new)) {
                 (Ok(here), Ok(there)) => {
                     same(&here, &there);
-                    assert!(here.peak.max(there.peak) <= budget);
-                    let slower = here.step.0 / there.step.0;
+                    let (here, there) = (here.summary, there.summary);
+                    assert!(here.predicted_peak.max(there.predicted_peak) <= budget);
+                    let slower = here.predicted_time.0 / there.predicted_time.0;
                     assert!((slower - 1.0).abs() <= OF_A_BUDGET, "{percent}%: {slower}");
                     recomputing += usize::from(there.recomputes());
                 }
@@ -114,8 +116,8 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
                 }
                 (here, there) => panic!(
                     "within {percent}%: {:?} here, {:?} from the file",
-                    here.map(|plan| plan.peak),
-                    there.map(|plan| plan.peak)
+                    here.map(|plan| plan.summary),
+                    there.map(|plan| plan.summary)
                 ),
             }
         }
@@ -129,7 +131,7 @@ fn a_profile_of_another_form_is_refused() {
         "stages": [{"name": "a", "forward_s": 1, "backward_s": 1, "output_bytes": 1, "saved_bytes": 1,
                     "forward_temp_bytes": 0, "backward_temp_bytes": 0}],
         "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 0},
-        "profile": {"terms": {"micro_batches": 1, "count": "reserved", "param_count": 1},
+        "profile": {"micro_batches": 1,
                     "way": {"modules": {"holds": [], "backward_call_s": 0}}}}"#;
     let error = MeasuredStep::from_json(text).expect_err("no recorded step");
     assert!(error.to_string().contains("unknown field `way`"), "{error}");

@@ -70,7 +70,7 @@ fn memory_does_not_grow_with_the_steps() {
     assert_eq!((record.growth, &held.grown[..]), (None, &[][..]));
     assert!(held.halves[1] <= held.halves[0], "{:?}", held.halves);
     assert_eq!(held.peaks[1], held.peaks[0]);
-    assert_eq!(record.measured_peak_bytes, held.peaks[0]);
+    assert_eq!(record.measured.peak, held.peaks[0]);
     assert_eq!(read_steps(&path).expect("steps").len(), STEPS);
     assert_eq!(
         read_evaluations(&path).expect("evaluations").len(),
@@ -190,10 +190,10 @@ fn snapshots_stay_below_the_predicted_peak() {
         };
         let record = run(&job, DeviceId::Cpu, &mut |_| ()).expect("trains");
         assert!(
-            record.measured_peak_bytes <= record.predicted_peak_bytes,
+            record.measured.peak <= record.plan.predicted_peak,
             "{optimizer:?}: {} of {}",
-            record.measured_peak_bytes,
-            record.predicted_peak_bytes
+            record.measured.peak,
+            record.plan.predicted_peak
         );
     }
 }

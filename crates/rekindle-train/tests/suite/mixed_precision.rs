@@ -264,13 +264,14 @@ const PLAN_PREDICTED: f64 = 0.08;
 /// as large as the machine's second-level cache.
 fn middle_budget(job: &Job<'_>) -> Bytes {
     let mut subject = measure(job, DeviceId::Cpu, &mut |_| ()).unwrap();
-    let plain = subject.plan(job, &plain()).unwrap().peak;
+    let plain = subject.plan(job, &plain()).unwrap().summary;
+    let plain = plain.predicted_peak;
     let within = ScheduleRequest::Plan(Request::within(Bytes(1)));
     match subject.plan(job, &within) {
         Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => {
             Bytes((smallest.0 + plain.0) / 2)
         }
-        other => panic!("{:?}", other.map(|planned| planned.peak)),
+        other => panic!("{:?}", other.map(|planned| planned.summary)),
     }
 }
 
@@ -284,16 +285,16 @@ fn peaks(model: &ModelSpec, data: &Split, settings: &TrainSettings) {
     });
     let run = |schedule, too_high: f64| {
         let record = run(&job(schedule), DeviceId::Cpu, &mut |_| ()).unwrap();
-        let measured = record.measured_peak_bytes.0 as f64;
-        let off = (record.predicted_peak_bytes.0 as f64 - measured) / measured;
+        let measured = record.measured.peak.0 as f64;
+        let off = (record.plan.predicted_peak.0 as f64 - measured) / measured;
         assert!(off > -PREDICTED && off < too_high, "{settings:?}: {off}");
         record
     };
     let within = ScheduleRequest::Plan(Request::within(budget));
     let within = run(within, PLAN_PREDICTED);
     let plain = run(plain(), PREDICTED);
-    assert!(within.recomputes && within.measured_peak_bytes <= budget);
-    assert!(plain.measured_peak_bytes > budget);
+    assert!(within.plan.recomputes() && within.measured.peak <= budget);
+    assert!(plain.measured.peak > budget);
     assert_eq!(within.last_loss.to_bits(), plain.last_loss.to_bits());
 }
 

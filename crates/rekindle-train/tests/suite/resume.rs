@@ -523,7 +523,7 @@ fn a_record_read_back_is_the_one_that_was_written() {
     let written: serde_json::Value =
         serde_json::from_slice(&fs::read(path.join("run.json")).unwrap()).unwrap();
     assert_eq!(serde_json::to_value(&read).unwrap(), written);
-    assert_eq!(read.measured_peak_bytes, returned.measured_peak_bytes);
+    assert_eq!(read.measured.peak, returned.measured.peak);
     assert_eq!(read.phases.len(), returned.phases.len());
 }
 
@@ -546,15 +546,15 @@ fn a_run_with_a_folder_traces_one_step_and_leaves_its_phases_and_its_median_alon
         .iter()
         .map(|action| action.predicted_at_peak.total());
     // Recording and planning took more than a step of this tiny model: that is the predicted peak.
-    assert!(predicted.max() <= Some(record.in_use.predicted_bytes));
-    assert_eq!(record.in_use.predicted_bytes, record.in_use.measured_bytes);
+    assert!(predicted.max() <= Some(record.plan.predicted_in_use));
+    assert_eq!(record.plan.predicted_in_use, record.measured.in_use);
     let mut counted: Vec<f64> = steps
         .iter()
         .filter(|step| ![1, 4].contains(&step.step))
         .map(|step| step.step_s.0)
         .collect();
     counted.sort_by(f64::total_cmp);
-    assert!(counted.contains(&record.measured_step_s.0));
+    assert!(counted.contains(&record.measured.step.0));
 
     // Few steps: the last one.
     let mut short = Case::new(mlp(), SGD);
@@ -581,11 +581,11 @@ fn a_record_that_cannot_be_read_is_refused() {
     assert_eq!(
         refusal(),
         format!(
-            "{}: not a run's record: it has the format `rekindle-run/9`, but this version reads `rekindle-run/2`",
+            "{}: not a run's record: it has the format `rekindle-run/9`, but this version reads `rekindle-run/3`",
             path.display()
         )
     );
-    fs::write(&path, r#"{"format": "rekindle-run/2"}"#).unwrap();
+    fs::write(&path, r#"{"format": "rekindle-run/3"}"#).unwrap();
     assert!(refusal().contains("not a run's record: missing field"));
 }
 

@@ -121,7 +121,7 @@ struct Disturb {
 impl Disturb {
     fn tell(&mut self, event: Event<'_>) {
         match event {
-            Event::Planned { planned, .. } => self.peak = planned.peak,
+            Event::Planned { planned, .. } => self.peak = planned.summary.predicted_peak,
             Event::Stepped { step, .. } if step.step == UNTIL => self.disturb(),
             Event::Noticed(&Notice::WentBack { failed, to }) => self.went_back.push((failed, to)),
             Event::PlannedAgain {
@@ -129,7 +129,10 @@ impl Disturb {
                 shortage,
                 planned,
                 ..
-            } => self.again.push((step, shortage.clone(), planned.peak)),
+            } => {
+                let peak = planned.summary.predicted_peak;
+                self.again.push((step, shortage.clone(), peak));
+            }
             _ => {}
         }
     }
@@ -211,11 +214,11 @@ fn a_failed_allocation_of_a_recorded_step_is_survived_bit_for_bit() {
     let new = |path: &Path| RunDir::New(path.to_path_buf());
     let (plain, disturb) = train(None, Disturbance::None, new(&whole));
     let (plain, peak) = (plain.unwrap(), disturb.peak);
-    assert_eq!((plain.replans, plain.recomputes), (0, false));
+    assert_eq!((plain.replans, plain.plan.recomputes()), (0, false));
 
     let (record, disturb) = train(None, Disturbance::Limit(0.6), new(&short));
     let record = record.unwrap();
-    assert!(record.replans > 0 && record.recomputes);
+    assert!(record.replans > 0 && record.plan.recomputes());
     assert_eq!(disturb.again.len(), record.replans);
     let (step, shortage, smaller) = &disturb.again[0];
     println!("{shortage}; {smaller} instead of {peak}");
@@ -270,7 +273,7 @@ fn goes_back(dtype: Dtype) {
     let (step, shortage, _) = &disturb.again[0];
     assert_eq!((*step, disturb.again.len()), (3, record.replans));
     assert!(matches!(shortage, Shortage::Failed(_)), "{shortage}");
-    assert_eq!((record.steps, record.recomputes), (STEPS, true));
+    assert_eq!((record.steps, record.plan.recomputes()), (STEPS, true));
     assert_same(&whole, &short);
 }
 
@@ -293,7 +296,7 @@ fn memory_that_others_take_leads_to_a_smaller_plan_or_an_end_with_a_snapshot() {
     println!("{shortage}");
     assert_eq!(*step, UNTIL + 1);
     assert!(matches!(shortage, Shortage::Grown { .. }), "{shortage}");
-    assert!(Some(record.measured_peak_bytes) <= budget);
+    assert!(Some(record.measured.peak) <= budget);
     assert_same(&whole, &less);
 
     let (error, _) = train(budget, Disturbance::Held(1.0), new(&none));
@@ -328,8 +331,8 @@ fn memory_that_is_taken_while_a_batch_is_read_leads_to_a_smaller_plan() {
     // then has no effect.
     assert!((UNTIL + 1..=UNTIL + 2).contains(step), "{step}");
     match shortage {
-        Shortage::Grown { .. } => assert!(Some(record.measured_peak_bytes) <= budget),
-        Shortage::OverBudget { peak, .. } => assert!(record.measured_peak_bytes >= *peak),
+        Shortage::Grown { .. } => assert!(Some(record.measured.peak) <= budget),
+        Shortage::OverBudget { peak, .. } => assert!(record.measured.peak >= *peak),
         other => panic!("{other}"),
     }
     assert!(Some(*smaller) <= budget);

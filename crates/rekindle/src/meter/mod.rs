@@ -8,14 +8,12 @@
 //! What the driver and NVML say of a whole GPU is in `rekindle-train/src/device` (`nvidia.rs`, `nvml.rs`).
 
 mod host;
-mod interval;
 mod phase;
 mod pool;
 mod reader;
 mod recorder;
 
 pub use host::HostMeter;
-pub(crate) use interval::{Interval, median, with_margin};
 pub use phase::Phase;
 pub use pool::{Driver, PoolMeter};
 pub use reader::{Count, FailedAllocation, MemoryReading, Meter, NotInstalled, PeakMemory};

@@ -10,8 +10,8 @@ use crate::device_errors;
 
 /// In use and reserved bytes of a device's pools, over all its streams.
 ///
-/// Every reading, also one [between actions](Meter::sample), first runs the operations that fusion has deferred,
-/// because their buffers are not allocated before.
+/// Every reading, also [`held`](Meter::held), first runs the operations that fusion has deferred, because their buffers are
+/// not allocated before.
 pub struct PoolMeter {
     device: Device,
     exact_sizes: bool,
@@ -54,7 +54,7 @@ impl PoolMeter {
     #[must_use]
     pub fn new(device: Device) -> Self {
         #[cfg(feature = "cubecl")]
-        let exact_sizes = crate::cubecl::set_up().exact_sizes();
+        let exact_sizes = crate::cubecl::exact_sizes();
         #[cfg(not(feature = "cubecl"))]
         let exact_sizes = false;
         Self {
@@ -203,10 +203,5 @@ impl Meter for PoolMeter {
         self.peak_in_use.store(0, Relaxed);
         self.peak_reserved.store(0, Relaxed);
         self.now();
-    }
-
-    fn sample(&self) -> Bytes {
-        let usage = self.now();
-        Bytes(usage.map_or(0, |usage| usage.bytes_reserved))
     }
 }

@@ -37,7 +37,7 @@ pub trait Meter: Send + Sync {
 
     /// Device memory that this process holds now, the pools' and what the driver holds besides. Does not wait for the device.
     fn held(&self) -> Bytes {
-        self.sample() + self.context_bytes()
+        self.read().reserved_bytes.unwrap_or_default() + self.context_bytes()
     }
 
     /// The largest allowed buffer in bytes, if the device limits it separately from its memory.
@@ -63,12 +63,6 @@ pub trait Meter: Send + Sync {
     /// The first allocation that failed since the last [`keep_reserve`](Self::keep_reserve).
     fn failure(&self) -> Option<FailedAllocation> {
         None
-    }
-
-    /// Samples the bytes in use, for meters whose peak can only be sampled, and returns the bytes that the pools have
-    /// reserved. Does not wait for the device, because it runs after every action.
-    fn sample(&self) -> Bytes {
-        Bytes::ZERO
     }
 }
 
@@ -114,21 +108,12 @@ pub struct PeakMemory {
 }
 
 impl PeakMemory {
-    /// Device memory taken at the peak: reserved bytes plus the driver's context if there are pools, else bytes in use.
-    #[must_use]
-    pub fn device_bytes(&self) -> Bytes {
-        match self.reserved_bytes {
-            Some(reserved) => reserved + self.context_bytes,
-            None => self.in_use_bytes,
-        }
-    }
-
-    /// The peak by this way of counting.
+    /// The peak by this way of counting; without pools, reserved bytes are those in use.
     #[must_use]
     pub fn counted(&self, count: Count) -> Bytes {
-        match count {
-            Count::Reserved => self.device_bytes(),
-            Count::InUse => self.in_use_bytes,
+        match (count, self.reserved_bytes) {
+            (Count::Reserved, Some(reserved)) => reserved + self.context_bytes,
+            _ => self.in_use_bytes,
         }
     }
 }

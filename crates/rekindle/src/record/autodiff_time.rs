@@ -17,8 +17,7 @@ use super::{
     given::{given, started},
     measure::Costs,
     places::Place,
-    program::plain_order,
-    program::{Prepared, Turn},
+    program::{Prepared, Turn, plain_order},
     recording::Recording,
     update::Update,
 };
@@ -36,7 +35,7 @@ pub(super) fn per_operation(device: &Device) -> Seconds {
 fn measured(device: &Device) -> Result<f64, RecordError> {
     let model = Param::from_tensor(Tensor::<1>::ones([1], device));
     let step = |model: &Param<Tensor<1>>, ()| (0..OPERATIONS).fold(model.val(), |x, _| x * 0.5);
-    let taken = bridge::take(&model, &Place::of(&model), &(), false, step)?;
+    let taken = bridge::take(&model, &Place::of(&model), &(), step)?;
     let (recording, ()) = Recording::new(taken, Update::After);
     let graph = Costs::estimated(&recording, true).graph(&recording, Bytes::ZERO);
     let prepared = Prepared::new(&recording, plain_order(&graph)?, Vec::new());
@@ -48,11 +47,12 @@ fn measured(device: &Device) -> Result<f64, RecordError> {
         plain = plain.min(start.elapsed());
         let start = Instant::now();
         let mut interpreter = started(&recording, given.clone())?;
-        for turn in prepared.turns(&recording) {
+        for (turn, ready) in prepared.turns(&recording) {
             if let Turn::Run(run) = turn {
                 interpreter.run(run.operation());
-                run.finish(interpreter.as_mut(), &mut |_, _| {});
+                run.finish(interpreter.as_mut());
             }
+            ready.hand_out(interpreter.as_mut());
         }
         interpreted = interpreted.min(start.elapsed());
     }

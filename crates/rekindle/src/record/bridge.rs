@@ -31,7 +31,7 @@ use device::{MARKS, Marks, is_recording, mark, recording_device, start_step};
 pub(super) use interpreter::{Interpreter, interpreter};
 use reads::without_reads;
 pub(super) use taken::Taken;
-use taken::{TakenParameter, TrackedFloat};
+use taken::TakenParameter;
 pub(super) use tensors::node;
 use tensors::{
     Ids, Inputs, ToRecording, WithAutodiff, WithoutAutodiff, id_of, place_of_backward, tracked_of,
@@ -43,7 +43,6 @@ pub(super) fn take<M, I, R>(
     model: &M,
     places: &[Place],
     batch: &I,
-    input_gradients: bool,
     step: impl Fn(&M, I) -> R,
 ) -> Result<Taken<R::Auxiliary>, RecordError>
 where
@@ -59,7 +58,7 @@ where
         )
     };
     let device = device_of(batch, model);
-    let taken = take_with(device.as_ref(), input_gradients, prepare, step)?;
+    let taken = take_with(device.as_ref(), prepare, step)?;
     let mut pairs = Vec::new();
     for (number, &(one, _)) in taken.statistics.iter().enumerate() {
         let others = taken.statistics[number + 1..]
@@ -93,12 +92,11 @@ where
         let (model, batch) = make(device);
         (map.replace(Place::of(&model), model), batch)
     };
-    take_with(None, false, prepare, step)
+    take_with(None, prepare, step)
 }
 
 fn take_with<M, I, R>(
     device: Option<&Device>,
-    input_gradients: bool,
     prepare: impl FnOnce(&Device, &mut ToRecording) -> (M, I),
     step: impl Fn(&M, I) -> R,
 ) -> Result<Taken<R::Auxiliary>, RecordError>
@@ -110,9 +108,12 @@ where
     in_scope(device, |device| {
         let mut map = ToRecording::new(device.clone());
         let (model, batch) = prepare(&map.tracked_device(), &mut map);
-        let mut leaves = Inputs::new(&map, input_gradients);
-        let batch = batch.map(&mut leaves);
-        let (inputs, input_leaves) = (leaves.tensors, leaves.leaves);
+        let mut inputs = Inputs {
+            device,
+            tensors: Vec::new(),
+        };
+        let batch = batch.map(&mut inputs);
+        let inputs = inputs.tensors;
         start_step();
         let (loss, auxiliary) = step(&model, batch).split();
         let loss = tracked_of(loss)?;
@@ -123,13 +124,9 @@ where
         let depends = loss.is_tracked();
         // The backward pass holds no tensor that must outlive it.
         let gradients = depends.then(|| loss.clone().backward());
-        let gradient_of = |leaf: &TrackedFloat| {
-            let gradient = gradients.as_ref().and_then(|all| leaf.grad(all));
-            gradient.map(|gradient| gradient.id())
-        };
-        let input_gradients = input_leaves.iter().map(gradient_of).collect();
         for (place, leaf) in &map.leaves {
-            map.parameters[*place].gradient = gradient_of(leaf);
+            let gradient = gradients.as_ref().and_then(|all| leaf.grad(all));
+            map.parameters[*place].gradient = gradient.map(|gradient| gradient.id());
         }
         let trains = map.places.iter().all(|place| place.trains);
         let statistics = if trains {
@@ -146,7 +143,6 @@ where
             loss: loss_id,
             auxiliary,
             auxiliary_tensors: ids.0,
-            input_gradients,
             statistics,
             marks: Vec::new(),
             start: 0,
@@ -214,12 +210,11 @@ fn in_scope<A>(
     let start = operations.iter().position(starts);
     let start = start.unwrap_or(operations.len());
     let taken = ran.map_err(|panic| RecordError::of_panic(&panic, &operations[start..]))?;
-    let taken = Taken {
+    Ok(Taken {
         constants: graph.values.into_iter().collect(),
         marks: marks.made,
         start,
         operations,
         ..taken?
-    };
-    Ok(taken.numbered())
+    })
 }

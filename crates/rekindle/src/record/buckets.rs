@@ -1,7 +1,5 @@
 //! Which gradients ranks sum together, and the memory for it.
 
-use std::collections::{HashMap, HashSet};
-
 use rekindle_plan::{Bytes, graph::TensorId};
 
 use super::{recording::Recording, update::Update};
@@ -95,45 +93,6 @@ pub(super) fn gradients(recording: &Recording) -> (Vec<TensorId>, Vec<usize>) {
     let gradients =
         parameters.filter_map(|(place, one)| Some((TensorId(one.gradient? as u32), place)));
     gradients.unzip()
-}
-
-/// A recording's parameters by their tensor numbers.
-#[derive(Default)]
-pub(super) struct Parameters {
-    /// Their indices in the recording.
-    pub(super) place: HashMap<usize, usize>,
-    gradient_of: HashMap<usize, Vec<usize>>,
-    /// Gradients that the step also returns as another output.
-    pub(super) other_outputs: HashSet<usize>,
-}
-
-impl Parameters {
-    /// The parameters of a recording.
-    pub(super) fn of(recording: &Recording) -> Self {
-        let mut parameters = Self::default();
-        for (place, one) in recording.parameters.iter().enumerate() {
-            parameters.place.insert(one.tensor, place);
-            if let Some(gradient) = one.gradient {
-                parameters
-                    .gradient_of
-                    .entry(gradient)
-                    .or_default()
-                    .push(place);
-            }
-        }
-        let others = recording
-            .auxiliary
-            .iter()
-            .chain(recording.input_gradients.iter().flatten());
-        let others = others.chain(recording.statistics.iter().map(|(_, tensor)| tensor));
-        parameters.other_outputs = others.copied().chain([recording.loss]).collect();
-        parameters
-    }
-
-    /// Indices of the parameters whose gradient is this tensor.
-    pub(super) fn of_gradient(&self, tensor: usize) -> impl Iterator<Item = usize> {
-        self.gradient_of.get(&tensor).into_iter().flatten().copied()
-    }
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl<A> PlannedRecording<A> {
             appeared: Vec::new(),
             went: Vec::from_iter(gradients),
         };
-        let mut all = changes(&graph, self.prepared.program(), &self.spans);
+        let mut all = changes(&graph, &self.prepared.program, &self.spans);
         all.push(update);
         let spans = self.spans.iter().cloned().map(Some).chain([None]);
         let changes = spans.zip(all).map(|(span, change)| SpanChange {

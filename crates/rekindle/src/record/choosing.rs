@@ -134,9 +134,9 @@ pub(super) fn choose(
         }
         taken += block.bytes;
     }
-    dry(program.program().len())?;
+    dry(program.program.len())?;
     note_blocks(&new);
-    RecordError::of_device(recording, meter)
+    recording.check_device(meter)
 }
 
 /// Records that all kernels of a program are chosen.
@@ -167,31 +167,31 @@ fn run_dry(
     let room = planning.new_room();
     // Every step but the first starts with the previous step's buffers in the pools, so clean-ups happen at other
     // points, and these determine what is fused.
-    let steps = match runs != Runs::Singly && until == program.program().len() {
+    let steps = match runs != Runs::Singly && until == program.program.len() {
         true => 2,
         false => 1,
     };
     for _ in 0..steps {
         let mut started = started(recording, given.clone())?;
         let interpreter = started.as_mut();
-        let mut held: Vec<DispatchTensor> = Vec::new();
-        for (place, turn) in program.turns(recording).take(until).enumerate() {
+        let mut held = Vec::new();
+        for (place, (turn, ready)) in program.turns(recording).take(until).enumerate() {
             match turn {
                 Turn::Run(run) => {
                     if let Some(room) = &room {
                         room.make(costs.taken_by(recording, run.number));
                     }
                     interpreter.run(without_values(run.operation()));
-                    run.finish(interpreter, &mut |_, tensor| held.push(tensor));
+                    run.finish(interpreter);
                 }
                 Turn::Update(update) => update.skip(interpreter),
-                Turn::Move(one, ready) => {
+                Turn::Move(one) => {
                     if let Some(operation) = one.without_values() {
                         interpreter.run(operation);
                     }
-                    ready.hand_out(interpreter, &mut |_, tensor| held.push(tensor));
                 }
             }
+            held.extend(ready.hand_out(interpreter));
             if runs.waits_after(place) {
                 let _ = planning.device.sync();
             }
@@ -215,7 +215,7 @@ fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs<'_>) -> Vec<
     let mut dense: HashSet<usize> = HashSet::new();
     let mut reads_dense: HashSet<usize> = HashSet::new();
     let mut runs_of: Vec<(usize, Run<'_>)> = Vec::new();
-    for (place, turn) in program.turns(recording).enumerate() {
+    for (place, (turn, _)) in program.turns(recording).enumerate() {
         match turn {
             Turn::Run(run) => {
                 let reads = run.recorded.inputs().any(|input| dense.contains(&input));
@@ -228,8 +228,8 @@ fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs<'_>) -> Vec<
                 }
                 runs_of.push((place, run));
             }
-            Turn::Move(one, _) if !one.offload => drop(dense.insert(one.tensor)),
-            Turn::Move(..) | Turn::Update(_) => {}
+            Turn::Move(one) if !one.offload => drop(dense.insert(one.tensor)),
+            Turn::Move(_) | Turn::Update(_) => {}
         }
     }
     let mut starts: Vec<usize> = (0..runs_of.len())

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// shapes, types, and whether they train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Comparison {
-    /// In every step. [`StepPlan::comparison_time`](super::StepPlan::comparison_time) is the time it takes.
+    /// In every step. [`PlanSummary::comparison_time`](super::PlanSummary::comparison_time) is the time it takes.
     #[default]
     EveryStep,
     /// In the first three steps, and then as often as 1% of the time allows. A change is detected only at the next

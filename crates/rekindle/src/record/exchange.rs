@@ -29,7 +29,7 @@ use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
-    buckets::{Bucket, Parameters},
+    buckets::Bucket,
     rank::of_rank,
     ranks::{StepRanks, failures},
     recording::Recording,
@@ -52,7 +52,8 @@ struct UnderWay {
 /// The exchange of one step.
 pub(super) struct Exchange<'a> {
     ranks: &'a StepRanks,
-    parameters: Parameters,
+    /// The gradients by tensor number, each with the index of its parameter; tied parameters have one gradient.
+    gradients: Vec<(usize, usize)>,
     /// Complete gradients that wait for their buckets, by the index of their parameter.
     pieces: HashMap<usize, (Like, Vec<f32>)>,
     loss: Option<(Like, f32)>,
@@ -81,9 +82,9 @@ impl<'a> Exchange<'a> {
     pub(super) fn new(ranks: &'a StepRanks) -> Self {
         Self {
             ranks,
+            gradients: Vec::new(),
             started: Instant::now(),
             reading: ExchangeReading::default(),
-            parameters: Parameters::default(),
             pieces: HashMap::new(),
             loss: None,
             means: 0,
@@ -94,10 +95,13 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Sets the recording that runs.
+    /// Begins the step with the recording that runs.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), RecordError> {
-        self.parameters = Parameters::of(recording);
         self.started = Instant::now();
+        let parameters = recording.parameters.iter().zip(0..);
+        let gradients = parameters.filter_map(|(one, place)| Some((one.gradient?, place)));
+        self.gradients = gradients.collect();
+        self.gradients.sort_unstable();
         let means = recording.synchronised().map(|(_, values)| values);
         match means.eq(self.ranks.means.iter().copied()) {
             true => Ok(()),
@@ -149,32 +153,35 @@ impl<'a> Exchange<'a> {
     /// Takes an output of the step if it is a gradient. Returns it if it is also another output.
     pub(super) fn offer(
         &mut self,
+        recording: &Recording,
         tensor: usize,
         value: DispatchTensor,
     ) -> Result<Option<DispatchTensor>, RecordError> {
-        let places: Vec<usize> = self.parameters.of_gradient(tensor).collect();
+        let first = self.gradients.partition_point(|one| one.0 < tensor);
+        let same = self.gradients[first..].iter();
+        let same = same.take_while(|one| one.0 == tensor);
+        let places: Vec<usize> = same.map(|&(_, place)| place).collect();
         let Some((&last, first)) = places.split_last() else {
             return Ok(Some(value));
         };
         for &place in first {
             self.take(place, value.clone())?;
         }
-        let other = self.parameters.other_outputs.contains(&tensor);
+        let mut others = recording.other_outputs();
+        let other = others.any(|output| output == tensor);
         let other = other.then(|| value.clone());
         self.take(last, value)?;
         Ok(other)
     }
 
-    /// Takes the gradient of the parameter whose tensor is `parameter`, for an update, and returns the gradients that
-    /// are already summed, with the indices of their parameters. One bucket stays in progress while the next is filled.
+    /// Takes the gradient of a parameter for an update, and returns the gradients that are already summed, with the indices
+    /// of their parameters. One bucket stays in progress while the next is filled.
     pub(super) fn offer_update(
         &mut self,
-        parameter: usize,
+        place: usize,
         gradient: DispatchTensor,
     ) -> Result<Vec<(usize, DispatchTensor)>, RecordError> {
-        if let Some(&place) = self.parameters.place.get(&parameter) {
-            self.take(place, gradient)?;
-        }
+        self.take(place, gradient)?;
         match self.under_way.len() {
             0 | 1 => Ok(Vec::new()),
             _ => self.next().map(Option::unwrap_or_default),

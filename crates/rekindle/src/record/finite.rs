@@ -4,7 +4,7 @@
 //! value is read. Reading one number that depends on the loss and on every gradient reveals that, and also infinities
 //! and NaN.
 
-use burn::tensor::{DispatchTensor, FloatDType, Tensor, TensorData};
+use burn::tensor::{DispatchTensor, FloatDType, Tensor};
 
 use super::{RecordError, rank::of_rank};
 
@@ -23,25 +23,22 @@ pub(super) fn check(
             what: "the loss".into(),
         });
     }
+    // All values may be finite, and only their sum overflowed.
     for (path, gradient) in gradients {
-        if data(gradient)?
-            .iter::<f64>()
-            .any(|value| !value.is_finite())
-        {
-            return Err(RecordError::NotFinite {
-                what: format!("the gradient of `{path}`"),
-            });
-        }
+        check_gradient(path, gradient)?;
     }
-    // All values are finite, and only their sum overflowed.
     Ok(())
 }
 
 /// Reads one number that depends on one gradient, before it updates its parameter.
 pub(super) fn check_gradient(path: &str, gradient: &DispatchTensor) -> Result<(), RecordError> {
-    let finite = read(sum(gradient))?.is_finite()
-        || data(gradient)?.iter::<f64>().all(|value| value.is_finite());
-    match finite {
+    let finite = |tensor: &DispatchTensor| {
+        let data =
+            of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).try_into_data());
+        let data = data.map_err(|error| RecordError::Device(error.to_string()))?;
+        Ok::<_, RecordError>(data.iter::<f64>().all(|value| value.is_finite()))
+    };
+    match read(sum(gradient))?.is_finite() || finite(gradient)? {
         true => Ok(()),
         false => Err(RecordError::NotFinite {
             what: format!("the gradient of `{path}`"),
@@ -58,9 +55,4 @@ fn read(value: Tensor<1>) -> Result<f64, RecordError> {
 fn sum(tensor: &DispatchTensor) -> Tensor<1> {
     let sum = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).sum());
     sum.cast(FloatDType::F32)
-}
-
-fn data(tensor: &DispatchTensor) -> Result<TensorData, RecordError> {
-    let data = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).try_into_data());
-    data.map_err(|error| RecordError::Device(error.to_string()))
 }

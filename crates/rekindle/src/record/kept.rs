@@ -43,7 +43,7 @@ pub fn run_recorded<M, I, R, F>(
     batch: I,
     step: F,
     plan: impl FnOnce(Recorded<'_, M, I, R, F>) -> Result<Step<M, I, R, F>, RecordError>,
-) -> Result<Output<R::Auxiliary, I>, RecordError>
+) -> Result<Output<R::Auxiliary>, RecordError>
 where
     M: Module + 'static,
     I: TensorTree,

@@ -89,7 +89,7 @@ impl Lent {
         shards: &Shards,
     ) -> Result<SharedReading, ReduceError> {
         let mut sharing = shards.sharing();
-        for one in recording.updated() {
+        for (_, one) in recording.updated() {
             if self.lost == Some(one.tensor) {
                 sharing.lost(one.id);
             } else if sharing.is_due(one.id) {
@@ -139,7 +139,7 @@ impl Lent {
             }
         }
         let mut values = self.updated;
-        for one in recording.updated() {
+        for (_, one) in recording.updated() {
             if self.lost != Some(one.tensor) {
                 values.entry(one.tensor).or_insert_with(|| {
                     interpreter.hand_out(&recording.tensors.last_read(one.tensor))

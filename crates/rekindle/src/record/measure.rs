@@ -24,7 +24,6 @@ use std::{
     time::Instant,
 };
 
-use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
 
 use super::{
@@ -38,12 +37,11 @@ use super::{
     program::{Prepared, Run, Turn},
     recording::Recording,
 };
-use crate::meter::{median, with_margin};
 pub(crate) use costs::Costs;
 pub(super) use costs::Known;
 use costs::values;
-use group::{Group, Look};
-use probe::{Probe, WORTH_ANOTHER, relative_time, temp_bytes};
+use group::{Group, Look, median};
+use probe::{Probe, WORTH_ANOTHER, relative_time};
 
 /// The pass in which [threads are gathered](Meter::gather_threads), which takes longer.
 const GATHERED_PASS: usize = 1;
@@ -51,6 +49,9 @@ const GATHERED_PASS: usize = 1;
 /// Passes over the program: one for warm-up, the others count.
 const LEAST_PASSES: usize = 2;
 const MOST_PASSES: usize = 3;
+
+/// Margin of estimated temporary bytes: threads do not all reach their highest point at the same time.
+const SCRATCH_MARGIN: f64 = 1.0 / 16.0;
 
 /// Bytes that threads of this process keep, at most, of what was measured: what of it they need is in use.
 static KEPT_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -75,7 +76,7 @@ impl Costs {
         let alike = Alike::new(recording);
         let storage = storage_bytes(recording);
         let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
-        let probe = Probe { planning, meter };
+        let probe = Probe { planning };
         let has_room = |bytes| match planning.check_memory(bytes) {
             Err(RecordError::OverBudget { .. }) => Ok(false),
             checked => checked.map(|()| true),
@@ -86,23 +87,23 @@ impl Costs {
         let mut scratch_bytes = 0;
         'passes: while pass < passes {
             let mut interpreter = start()?;
-            let mut held: Vec<DispatchTensor> = Vec::new();
+            let mut held = Vec::new();
             let mut host = Host::default();
-            for (place, turn) in program.turns(recording).enumerate() {
+            for (place, (turn, ready)) in program.turns(recording).enumerate() {
                 let run = match turn {
                     Turn::Run(run) => run,
                     Turn::Update(update) => {
                         update.skip(interpreter.as_mut());
                         continue;
                     }
-                    Turn::Move(one, ready) => {
+                    Turn::Move(one) => {
                         one.run(interpreter.as_mut(), &mut host)?;
-                        ready.hand_out(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                        held.extend(ready.hand_out(interpreter.as_mut()));
                         continue;
                     }
                 };
                 // Progress counts two passes, although there may be a third.
-                let steps = program.program().len();
+                let steps = program.program.len();
                 progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
                 let number = alike.group[run.number] as usize;
                 let group = &mut groups[number];
@@ -135,9 +136,9 @@ impl Costs {
                         reading
                     });
                     let alone = keeping();
-                    let mut temp = temp_bytes(&alone);
+                    let mut temp = alone.temp_bytes();
                     if let Some(together) = together {
-                        temp = temp.max(temp_bytes(&together));
+                        temp = temp.max(together.temp_bytes());
                         scratch_bytes += together.kept().saturating_sub(alone.kept());
                     }
                     let seen = look.then(|| Look {
@@ -159,7 +160,8 @@ impl Costs {
                     group.seconds.push(seconds);
                 }
                 KEPT_BYTES.fetch_max(self.of(run.number).kept_bytes, Ordering::Relaxed);
-                run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                run.finish(interpreter.as_mut());
+                held.extend(ready.hand_out(interpreter.as_mut()));
             }
             pass += 1;
             if started.elapsed() < WORTH_ANOTHER {
@@ -176,9 +178,9 @@ impl Costs {
             }
             if group.runs.is_empty() {
                 // Did not run, or without room to keep its inputs.
-                cost.temp_bytes = with_margin(cost.temp_bytes);
+                cost.temp_bytes += (cost.temp_bytes as f64 * SCRATCH_MARGIN).ceil() as u64;
                 if !group.seconds.is_empty() {
-                    cost.seconds = median(group.seconds.iter().copied());
+                    cost.seconds = median(&group.seconds);
                 }
                 continue;
             }
@@ -197,11 +199,11 @@ impl Costs {
             return Ok(self);
         }
         self.scratch_bytes = scratch_bytes.max(known.scratch_bytes);
-        let runs = LEAST_PASSES * program.program().len();
+        let runs = LEAST_PASSES * program.program.len();
         let in_one_go = probe.pass(recording, program, &self, &start)?;
         progress(runs, runs);
         let [mut one_by_one, mut of_known] = [0.0; 2];
-        for turn in program.turns(recording) {
+        for (turn, _) in program.turns(recording) {
             if let Turn::Run(run) = turn {
                 match is_known[self.group[run.number] as usize] {
                     true => of_known += self.of(run.number).seconds,

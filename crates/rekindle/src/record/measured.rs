@@ -52,14 +52,11 @@ impl<A> MeasuredRecording<A> {
         comparison_bytes: Bytes,
         planning: &Planning,
     ) -> Self {
-        let costs = Costs::estimated(&recording, planning.on_host);
         Self {
             shapes,
+            costs: Costs::new(&recording, planning),
             recording,
             auxiliary,
-            costs: costs
-                .with_updates(planning.updates())
-                .rounded_to(planning.allocation_unit()),
             comparison_bytes,
             took: Duration::ZERO,
         }
@@ -86,7 +83,7 @@ impl<A> MeasuredRecording<A> {
         let open = |budget: &Bytes| *budget >= planning.in_use();
         let planning = &planning.with_budget(planning.budget.filter(open), planning.wanted.clone());
         let meter = &*planning.meter;
-        RecordError::of_device(&recording, meter)?;
+        recording.check_device(meter)?;
         let prepared = |planning: &Planning| {
             let (first, offloaded) = first_program(&recording, &estimated, planning)?;
             let first = Prepared::new(&recording, first, offloaded);
@@ -108,7 +105,7 @@ impl<A> MeasuredRecording<A> {
         let start = || started(&recording, given.clone());
         let costs = estimated.measured(&recording, &first, start, (planning, known), progress);
         let _ = planning.device.sync();
-        RecordError::of_device(&recording, meter)?;
+        recording.check_device(meter)?;
         let costs = costs?;
         if !planning.on_host {
             choosing::note(&recording, &first, Runs::Singly);

@@ -13,7 +13,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hasher},
+    hash::{DefaultHasher, Hash, Hasher},
 };
 
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
@@ -136,6 +136,17 @@ impl Operations {
             backward: entry.backward,
             tensors: &self.tensors[start as usize..entry.end as usize],
         }
+    }
+
+    /// Adds all to a hash.
+    pub(super) fn hash_into(&self, hasher: &mut DefaultHasher) {
+        for kind in &self.kinds {
+            hash_with(&kind.operation, hasher);
+        }
+        for one in &self.entries {
+            (one.kind, one.stage, one.backward).hash(hasher);
+        }
+        self.tensors.hash(hasher);
     }
 
     /// Whether these are the same operations on the same tensors, whatever their shapes and numbers.

@@ -151,27 +151,15 @@ impl ModuleVisitor for Frozen<'_> {
     }
 }
 
-/// The memory layout of a gradient.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Lies {
-    /// The same as its parameter's.
-    Alike,
-    /// With its first two dimensions exchanged, as burn's convolutions return it: no operation can reuse its storage.
-    Turned,
-}
-
-impl Lies {
-    /// A gradient of zeros for a parameter like this one.
-    fn zeros<const D: usize>(self, mut shape: [usize; D], like: &Tensor<D>) -> Tensor<D> {
-        let zeros = |shape| Tensor::zeros(shape, (&like.device(), like.dtype())).without_autodiff();
-        match self == Self::Turned {
-            true => {
-                shape.swap(0, 1);
-                zeros(shape).swap_dims(0, 1)
-            }
-            false => zeros(shape),
-        }
+/// Zeros on the device of a parameter, and of its type; if they are `turned`, their first two dimensions are exchanged in
+/// memory, as burn's convolutions return a gradient: no operation can reuse its storage.
+fn zeros<const D: usize>(mut shape: [usize; D], like: &Tensor<D>, turned: bool) -> Tensor<D> {
+    let zeros = |shape| Tensor::zeros(shape, (&like.device(), like.dtype())).without_autodiff();
+    if !turned {
+        return zeros(shape);
     }
+    shape.swap(0, 1);
+    zeros(shape).swap_dims(0, 1)
 }
 
 /// The numbers in the storage of the gradient with which a [treatment](Treatment) is found.
@@ -226,13 +214,10 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
         if self.parameters.contains_key(&param.id) {
             return;
         }
-        // After the step the model holds the old value meanwhile.
-        let tried = |lies: Lies| self.step_alone(param, lies, self.update == Update::After);
-        // Vectors cannot be turned.
-        let turns = D > 1;
         let step = || {
-            let alike = tried(Lies::Alike);
-            let turned = turns.then(|| tried(Lies::Turned));
+            let alike = self.step_alone(param, false);
+            // Vectors cannot be turned.
+            let turned = (D > 1).then(|| self.step_alone(param, true));
             [alike, turned.unwrap_or(alike)]
         };
         let treatment = self.treatment(param);
@@ -286,14 +271,9 @@ impl<O: Optimizer> Each<'_, O> {
         }
     }
 
-    /// The cost of updating a separate copy of a parameter; `shared` means that something else also holds it. A large
-    /// parameter is represented by some of its rows, because there may be no room for a full copy beside the model.
-    fn step_alone<const D: usize>(
-        &self,
-        param: &Param<Tensor<D>>,
-        lies: Lies,
-        shared: bool,
-    ) -> OptimizerCost {
+    /// The cost of updating a separate copy of a parameter by a gradient that may be turned. A large parameter is represented by
+    /// some of its rows, because there may be no room for a full copy beside the model.
+    fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>, turned: bool) -> OptimizerCost {
         let mut shape = param.val().dims();
         let bytes = param.val().shape().num_elements() * param.val().dtype().size();
         let parts = bytes.div_ceil(LARGE_BYTES);
@@ -305,10 +285,10 @@ impl<O: Optimizer> Each<'_, O> {
             }
             _ => 1.0,
         };
-        let zeros = |lies: Lies| lies.zeros(shape, &param.val());
+        let zeros = |turned| zeros(shape, &param.val(), turned);
         let leaf = Leaf::of(&param.val());
-        let own = Param::initialized(param.id, leaf.again(zeros(Lies::Alike)));
-        let cost = self.step(own, || zeros(lies), shared);
+        let own = Param::initialized(param.id, leaf.again(zeros(false)));
+        let cost = self.step(own, || zeros(turned));
         let whole = |bytes: Bytes| Bytes((bytes.0 as f64 * factor).ceil() as u64);
         OptimizerCost {
             state_bytes: whole(cost.state_bytes),
@@ -317,13 +297,12 @@ impl<O: Optimizer> Each<'_, O> {
         }
     }
 
-    /// The cost of an update that creates its state, and of one with existing state. If something else holds the
-    /// parameter, its value is unchanged.
+    /// The cost of an update that creates its state, and of one with existing state. After the step the model holds the old
+    /// value meanwhile, which is unchanged.
     fn step<const D: usize>(
         &self,
         mut param: Param<Tensor<D>>,
         gradient: impl Fn() -> Tensor<D>,
-        shared: bool,
     ) -> OptimizerCost {
         let path = self.path.join(".");
         let mut optimizer = self.optimizer.for_trial();
@@ -333,7 +312,7 @@ impl<O: Optimizer> Each<'_, O> {
             let before = self.meter.read().in_use_bytes;
             let mut gradients = GradientsParams::new();
             gradients.register::<D>(param.id, gradient());
-            let held = shared.then(|| param.clone());
+            let held = (self.update == Update::After).then(|| param.clone());
             self.meter.start_interval();
             let begins = self.meter.read().in_use_bytes;
             let started = Instant::now();

@@ -55,7 +55,6 @@ pub(super) struct Options {
     /// The link to host memory, if tensors may be offloaded.
     pub(super) link: Option<Link>,
     pub(super) count: Count,
-    pub(super) input_gradients: bool,
     /// Whether values are checked.
     pub(super) check: bool,
     /// How often the step is compared with its recording.
@@ -78,7 +77,6 @@ impl Default for Options {
             state: StateChoice::Whole,
             link: None,
             count: Count::default(),
-            input_gradients: false,
             check: true,
             comparison: Comparison::default(),
             dry_runs: false,

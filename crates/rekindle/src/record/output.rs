@@ -13,8 +13,8 @@ use super::{
     RecordError,
     exchange::{ExchangeReading, Shared},
     finite,
-    measured::MeasuredRecording,
     places::put_statistics,
+    planned::Current,
     rank::of_rank,
     recording::{Parameter, Recording},
 };
@@ -32,27 +32,14 @@ pub struct SpanReading {
     pub done_at: Duration,
 }
 
-/// Measurements of a running step.
-pub(super) struct Seen {
-    pub(super) phases: Vec<PhaseReading>,
-    pub(super) spans: Vec<SpanReading>,
-    pub(super) predicted_peak: Bytes,
-    /// Peak of the bytes in use on the host before the program ran, while the step was compared, recorded or planned.
-    pub(super) begun: Bytes,
-}
-
 /// The output of a step.
-pub struct Output<A, I> {
+pub struct Output<A> {
     /// The loss, shape `[1]`, without autodiff: of the whole batch if [ranks](crate::reduce) share the step.
     pub loss: Tensor<1>,
     /// The auxiliary output, without autodiff, for this rank's samples.
     pub auxiliary: A,
     /// Gradients of the parameters, for burn's optimizers: of the whole batch if ranks share the step.
     pub gradients: GradientsParams,
-    /// Gradients of the batch's float tensors, if requested by
-    /// [`with_input_gradients`](super::Recorded::with_input_gradients): zeros for a tensor on which the loss does not
-    /// depend. Integer and boolean tensors are those of the batch.
-    pub input_gradients: Option<I>,
     /// Memory at the step's end, and its peak since the step began, without a later optimizer update. The peak includes
     /// comparing the step, and recording and planning it if this step needed that.
     pub memory: MemoryReading,
@@ -61,7 +48,7 @@ pub struct Output<A, I> {
     /// Memory after every span of the program, if the step is [watched](super::Step::set_watched).
     pub spans: Vec<SpanReading>,
     /// The peak predicted for this run and the update after it:
-    /// [`StepPlan::predicted_peak`](super::StepPlan::predicted_peak), plus the growth of the process's other memory
+    /// [`PlanSummary::predicted_peak`](super::PlanSummary::predicted_peak), plus the growth of the process's other memory
     /// since planning. Equal to the plan's peak if nothing was added. `memory` ends with the step, so its peak may be
     /// lower than this if the peak is in the update.
     pub predicted_peak: Bytes,
@@ -69,11 +56,14 @@ pub struct Output<A, I> {
     pub exchange: Option<ExchangeReading>,
 }
 
-/// The results of a program.
+/// The results of a program, and the readings while it ran.
+#[derive(Default)]
 pub(super) struct Done {
     pub(super) tensors: HashMap<usize, DispatchTensor>,
     /// The joint result of ranks that share the step.
     pub(super) shared: Option<Shared>,
+    pub(super) phases: Vec<PhaseReading>,
+    pub(super) spans: Vec<SpanReading>,
 }
 
 impl Done {
@@ -85,14 +75,12 @@ impl Done {
     }
 
     /// Builds the output, and updates the running statistics of `model`.
-    pub(super) fn finish<M: Module, A: TensorTree, I: TensorTree>(
+    pub(super) fn finish<M: Module, A: TensorTree>(
         mut self,
-        measured: &MeasuredRecording<A>,
-        auxiliary_now: Option<&A>,
+        current: &Current<A>,
         model: &M,
-        batch: I,
-        seen: Seen,
-    ) -> Result<Output<A, I>, RecordError> {
+    ) -> Result<Output<A>, RecordError> {
+        let measured = &current.plan.measured;
         let recording = &measured.recording;
         let loss = self.loss(recording)?;
         let mut gradients = GradientsParams::new();
@@ -104,7 +92,8 @@ impl Done {
             .map(|tensor| self.tensors.get(tensor).cloned())
             .collect();
         let mut values = Values(auxiliary.ok_or(RecordError::LossElsewhere)?.into_iter());
-        let template = auxiliary_now.unwrap_or(&measured.auxiliary);
+        let template = current.auxiliary.as_ref();
+        let template = template.unwrap_or(&measured.auxiliary);
         let auxiliary = template.clone().map(&mut values);
         if !recording.statistics.is_empty() {
             let moved = recording.statistics.iter();
@@ -112,22 +101,14 @@ impl Done {
                 moved.filter_map(|(place, tensor)| Some((*place, self.tensors.remove(tensor)?)));
             drop(put_statistics(model.clone(), &moved.collect()));
         }
-        let input_gradients = (!recording.input_gradients.is_empty()).then(|| {
-            let gradients = recording.input_gradients.iter();
-            let gradients: Vec<Option<DispatchTensor>> = gradients
-                .map(|gradient| self.tensors.get(&(*gradient)?).cloned())
-                .collect();
-            batch.map(&mut InputGradients(gradients.into_iter()))
-        });
         Ok(Output {
             loss,
             auxiliary,
             gradients,
-            input_gradients,
-            memory: whole(&seen),
-            phases: seen.phases,
-            spans: seen.spans,
-            predicted_peak: seen.predicted_peak,
+            memory: whole(&self.phases, current.begun),
+            phases: self.phases,
+            spans: self.spans,
+            predicted_peak: current.predicted_peak,
             exchange: self.shared.map(|shared| shared.exchange),
         })
     }
@@ -152,15 +133,15 @@ impl Done {
     }
 }
 
-/// Memory at the end of the last phase, and its peaks over all phases and what was before them.
-fn whole(seen: &Seen) -> MemoryReading {
-    let last = seen.phases.last();
+/// Memory at the end of the last phase, and its peaks over all phases and what was before them, whose peak is `begun`.
+fn whole(phases: &[PhaseReading], begun: Bytes) -> MemoryReading {
+    let last = phases.last();
     let last = last.map(|phase| phase.memory).unwrap_or_default();
-    let memories = || seen.phases.iter().map(|phase| phase.memory);
+    let memories = || phases.iter().map(|phase| phase.memory);
     MemoryReading {
         peak_in_use_bytes: memories()
             .map(|memory| memory.peak_in_use_bytes)
-            .fold(seen.begun, Bytes::max),
+            .fold(begun, Bytes::max),
         peak_reserved_bytes: memories()
             .filter_map(|memory| memory.peak_reserved_bytes)
             .max(),
@@ -191,17 +172,5 @@ impl TensorMapper for Values {
 
     fn bool<const D: usize>(&mut self, _tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         Tensor::from_dispatch(self.next())
-    }
-}
-
-/// Replaces a batch's float tensors by their gradients.
-struct InputGradients(std::vec::IntoIter<Option<DispatchTensor>>);
-
-impl TensorMapper for InputGradients {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match self.0.next().flatten() {
-            Some(gradient) => Tensor::from_dispatch(gradient),
-            None => tensor.without_autodiff().zeros_like(),
-        }
     }
 }

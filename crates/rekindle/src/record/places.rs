@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use burn::{
     module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId},
-    tensor::{Bool, DType, DispatchTensor, Int, Shape, Tensor},
+    tensor::{Bool, DType, DispatchTensor, Int, Shape, Tensor, kind::Basic},
 };
 use burn_backend::TensorMetadata;
 
@@ -35,14 +35,16 @@ impl Place {
             leaves: HashMap<u64, usize>,
         }
         impl Places {
-            fn add(
+            fn add<const D: usize, K: Basic>(
                 &mut self,
                 id: ParamId,
-                (shape, dtype): (Shape, DType),
-                (trains, leaf): (bool, Option<u64>),
+                tensor: Tensor<D, K>,
+                trains: bool,
             ) {
                 let place = self.all.len();
-                let first = match leaf {
+                let (shape, dtype) = (tensor.shape(), tensor.dtype());
+                let tensor = trains.then(|| tensor.into_dispatch());
+                let first = match tensor.and_then(|tensor| bridge::node(&tensor)) {
                     Some(leaf) => *self.leaves.entry(leaf).or_insert(place),
                     None => place,
                 };
@@ -58,21 +60,16 @@ impl Place {
         impl ModuleVisitor for Places {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let tensor = param.val();
-                let of = (tensor.shape(), tensor.dtype());
                 let trains = tensor.is_require_grad();
-                let tensor = trains.then(|| tensor.into_dispatch());
-                let leaf = tensor.and_then(|tensor| bridge::node(&tensor));
-                self.add(param.id, of, (trains, leaf));
+                self.add(param.id, tensor, trains);
             }
 
             fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-                let tensor = param.val();
-                self.add(param.id, (tensor.shape(), tensor.dtype()), (false, None));
+                self.add(param.id, param.val(), false);
             }
 
             fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-                let tensor = param.val();
-                self.add(param.id, (tensor.shape(), tensor.dtype()), (false, None));
+                self.add(param.id, param.val(), false);
             }
         }
         let mut places = Places {

@@ -9,8 +9,8 @@ use std::{
 
 use burn::tensor::DispatchTensor;
 use rekindle_plan::{
-    Bytes, Seconds, StageId,
-    graph::{Graph, GraphPlan, GraphPlanError, Program, Span, SpanPass, Timetable, simulate},
+    Bytes, Seconds,
+    graph::{Graph, GraphPlan, GraphPlanError, Span, SpanPass, Timetable, simulate},
 };
 
 use super::{
@@ -19,10 +19,10 @@ use super::{
     measured::MeasuredRecording,
     optimizer_state::StatePlan,
     options::{Planning, with_reserve, without_reserve},
+    plan_summary::{PlanSummary, StepExchange},
     program::{Prepared, plain_order},
     ranks::{StepRanks, timetable},
     recording::Recording,
-    step_plan::{StepExchange, StepPlan},
     update::Update,
     update_costs::UpdateCosts,
     wanted::fitting,
@@ -53,9 +53,7 @@ pub(super) struct PlannedRecording<A> {
     pub(super) measured: Rc<MeasuredRecording<A>>,
     pub(super) prepared: Prepared,
     /// The plan in numbers, without the exchange.
-    pub(super) numbers: StepPlan,
-    /// First and last stage of each segment that is recomputed as a whole, if the program was made so.
-    pub(super) segments: Option<Vec<(StageId, StageId)>>,
+    pub(super) numbers: PlanSummary,
     /// The program divided into passes of stages.
     pub(super) spans: Vec<Span>,
     /// Bytes held permanently, according to the plan.
@@ -79,6 +77,17 @@ pub(super) struct PlannedRecording<A> {
     pub(super) credit: Option<Cell<Duration>>,
     /// Whether the program's kernels are chosen, if it runs on a GPU: for unwatched and for watched steps.
     pub(super) chosen: [Cell<bool>; 2],
+}
+
+/// A plan that a step runs now.
+pub(super) struct Current<A> {
+    pub(super) plan: Rc<PlannedRecording<A>>,
+    /// Its peak, given the bytes in use now.
+    pub(super) predicted_peak: Bytes,
+    /// Peak of the bytes in use on the host since the step began, while it was compared, recorded or planned.
+    pub(super) begun: Bytes,
+    /// The auxiliary output as the step has it now, with its own plain fields, if it was compared.
+    pub(super) auxiliary: Option<A>,
 }
 
 impl<A> PlannedRecording<A> {
@@ -152,7 +161,7 @@ impl<A> PlannedRecording<A> {
     }
 
     /// The plan in numbers, with what ranks that share the step send each other.
-    pub(super) fn in_numbers(&self, planning: &Planning, ranks: Option<&StepRanks>) -> StepPlan {
+    pub(super) fn in_numbers(&self, planning: &Planning, ranks: Option<&StepRanks>) -> PlanSummary {
         let recording = &self.measured.recording;
         let exchange = |shards: Option<&Shards>| {
             let sent = recording.trained().filter(|_| shards.is_some());
@@ -177,14 +186,16 @@ impl<A> PlannedRecording<A> {
             exchange.map(|one| one.taken.added()).unwrap_or_default()
         };
         let [own, plain] = exchange(own_updates.shards.as_ref());
-        let numbers = self.numbers;
+        let numbers = &self.numbers;
+        let predicted_peak = numbers.predicted_peak.max(planning.until_now);
         // Of an optimizer that is divided already, the others' part was not measured.
         let update = planning.chosen.way.update as usize;
         let whole = planning.either[update].shards.is_none();
         let shards = planning.shards.as_ref().filter(|_| whole);
-        StepPlan {
+        PlanSummary {
             budget: planning.budget,
-            predicted_peak: numbers.predicted_peak.max(planning.until_now),
+            predicted_peak,
+            predicted_in_use: predicted_peak - self.beside,
             predicted_time: numbers.predicted_time + added(own),
             exchange: own,
             plain_peak: numbers.plain_peak.max(planning.until_now),
@@ -200,7 +211,7 @@ impl<A> PlannedRecording<A> {
                     .map(|one| one.taken.parameters_s)
                     .unwrap_or_default(),
             }),
-            ..numbers
+            ..numbers.clone()
         }
     }
 
@@ -216,7 +227,7 @@ impl<A> PlannedRecording<A> {
     pub(super) fn linked(&self) -> Graph {
         let graph = self.graph();
         let linked = graph.linked(
-            self.prepared.offloaded(),
+            &self.prepared.offloaded,
             self.numbers.offload.as_ref().map(|offload| &offload.link),
         );
         // Planning has checked that these tensors can be moved.
@@ -302,16 +313,9 @@ pub(super) fn planned<A>(
             *bytes = *bytes + own - own_of_plain;
         }
         let floor = (!fits).then(|| floor(&measured.recording, &plan, apart));
-        let operations = measured.recording.operations.len();
         let beside_run = [apart, updating];
-        let numbers = StepPlan::new(
-            &plan,
-            &simulated,
-            planning.budget,
-            beside_run,
-            operations,
-            link,
-        );
+        let mut numbers =
+            PlanSummary::new(&plan, &simulated, &graph, planning.budget, beside_run, link);
         drop(simulated);
         let GraphPlan {
             program,
@@ -319,19 +323,19 @@ pub(super) fn planned<A>(
             offloaded,
             ..
         } = plan;
-        // Its actions are dropped here: what the plan takes is read below.
-        let segments = schedule.and_then(|schedule| schedule.segments());
+        // Its actions are not kept: what the plan takes is read below.
+        drop(schedule);
         let (spans, timetables) = {
             let linked = graph.linked(&offloaded, link.as_ref());
             let linked = linked.map_err(GraphPlanError::from)?;
-            let spans = super::staged::stages(&graph).spans(&linked, &program);
-            let of =
-                |graph: &Graph, program: &Program| timetable(&measured.recording, graph, program);
-            let timetables = match planning.shards.is_some() {
-                true => Some([of(&linked, &program), of(&graph, &plain)]),
-                false => None,
+            let stages = super::staged::stages(&graph);
+            numbers.divide(stages.chain().stages.len());
+            let spans = stages.spans(&linked, &program);
+            let both = || {
+                [(&*linked, &program), (&graph, &plain)]
+                    .map(|(graph, program)| timetable(&measured.recording, graph, program))
             };
-            (spans, timetables)
+            (spans, planning.shards.is_some().then(both))
         };
         let mut planned = PlannedRecording {
             timetables,
@@ -342,7 +346,6 @@ pub(super) fn planned<A>(
             base,
             optimizer_state: state,
             driver: planning.driver_bytes(),
-            segments,
             spans,
             beside,
             measured: measured.clone(),

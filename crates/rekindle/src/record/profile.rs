@@ -7,11 +7,11 @@ use rekindle_plan::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    RecordError, StagedPlan, StepPlan,
+    PlanSummary, RecordError, StagedPlan,
     options::{RESERVE, with_reserve, without_reserve},
     planned::PlannedRecording,
     program::plain_order,
-    staged::stages,
+    staged::{Order, stages},
     wanted::{Wanted, fitting},
 };
 
@@ -31,7 +31,7 @@ pub struct StepProfile {
     /// What burn's autodiff takes in a plain step, besides its operations.
     pub autodiff_s: Seconds,
     /// Equal for recordings of equal steps.
-    #[serde(with = "hexadecimal")]
+    #[serde(with = "super::hexadecimal")]
     pub recording: u64,
 }
 
@@ -57,7 +57,7 @@ impl StepProfile {
         &self,
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
-    ) -> Result<(StepPlan, StagedPlan), RecordError> {
+    ) -> Result<(PlanSummary, StagedPlan), RecordError> {
         let within = budget.map(|budget| without_reserve(budget, RESERVE));
         let plan = wanted.into().plan(&self.graph, within, None, self.link);
         let (plan, fits) = fitting(plan, self.update_bytes, within)?;
@@ -89,21 +89,23 @@ impl StepProfile {
         stages: &Stages,
         plan: GraphPlan,
         budget: Option<Bytes>,
-    ) -> Result<(StepPlan, StagedPlan), RecordError> {
+    ) -> Result<(PlanSummary, StagedPlan), RecordError> {
         let plain = simulate(&self.graph, &plain_order(&self.graph)?);
-        let (operations, apart) = (self.graph.operations.len(), [self.update_bytes; 2]);
-        let mut numbers = StepPlan::new(&plan, &plain, budget, apart, operations, self.link);
+        let (graph, apart) = (&self.graph, [self.update_bytes; 2]);
+        let mut numbers = PlanSummary::new(&plan, &plain, graph, budget, apart, self.link);
+        numbers.divide(stages.chain().stages.len());
         numbers.plain_time += self.autodiff_s;
-        let segments = plan.segments();
-        let GraphPlan {
-            program, offloaded, ..
-        } = plan;
-        let linked = self.graph.linked(&offloaded, self.link.as_ref());
+        numbers.predicted_in_use -= self.beside_buffers_bytes;
+        let linked = graph.linked(&plan.offloaded, self.link.as_ref());
         let linked = linked.map_err(GraphPlanError::from)?;
         let staged = StagedPlan {
             beside_buffers: self.beside_buffers_bytes,
-            recording: self.recording,
-            ..StagedPlan::of_stages(&linked, stages, &program, offloaded, segments)
+            order: Some(Order {
+                recording: self.recording,
+                operations: plan.program.operations().to_vec(),
+                offloaded: plan.offloaded,
+            }),
+            ..StagedPlan::of_stages(&linked, stages, &plan.program)
         };
         Ok((numbers, staged))
     }
@@ -119,7 +121,7 @@ pub fn plan_of_chain(
     chain: &Chain,
     budget: Option<Bytes>,
     planner: Planner,
-) -> Result<(StepPlan, StagedPlan), RecordError> {
+) -> Result<(PlanSummary, StagedPlan), RecordError> {
     let request = Request {
         budget,
         planner,
@@ -143,19 +145,8 @@ pub fn plan_of_chain(
         autodiff_s: Seconds::ZERO,
         recording: 0,
     };
-    step.shown(&stages, plan, budget)
-}
-
-/// A 64-bit number as text, because JSON readers may keep only 53 bits.
-mod hexadecimal {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format!("{number:016x}"))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-        let text = String::deserialize(from)?;
-        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
-    }
+    let (numbers, staged) = step.shown(&stages, plan, budget)?;
+    // Nothing can run.
+    let order = None;
+    Ok((numbers, StagedPlan { order, ..staged }))
 }

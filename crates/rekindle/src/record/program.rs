@@ -13,11 +13,8 @@ use burn_ir::OperationIr;
 use rekindle_plan::graph::{Graph, Program, TensorId};
 
 use super::{
-    RecordError,
-    bridge::Interpreter,
-    host::Move,
-    operations::RecordedOperation,
-    recording::{Parameter, Recording},
+    RecordError, bridge::Interpreter, host::Move, operations::RecordedOperation,
+    recording::Recording,
 };
 
 /// The order in which the operations were recorded.
@@ -27,9 +24,9 @@ pub(super) fn plain_order(graph: &Graph) -> Result<Program, RecordError> {
 
 /// A program of a recording.
 pub(super) struct Prepared {
-    program: Program,
+    pub(super) program: Program,
     /// The offloaded tensors, in the order of their transfers in the graph.
-    offloaded: Vec<TensorId>,
+    pub(super) offloaded: Vec<TensorId>,
     /// Each returned tensor with the step after which it is ready, in the order of steps.
     ready: Vec<(usize, usize)>,
 }
@@ -42,14 +39,14 @@ pub(super) enum Turn<'a> {
     /// A parameter is updated.
     Update(UpdateOf<'a>),
     /// A tensor is moved to the host or back.
-    Move(Move<'a>, Ready<'a>),
+    Move(Move<'a>),
 }
 
 /// The update of a parameter.
 #[derive(Clone, Copy)]
 pub(super) struct UpdateOf<'a> {
-    /// The parameter.
-    pub(super) parameter: &'a Parameter,
+    /// The index of the parameter.
+    pub(super) place: usize,
     gradient: usize,
     recording: &'a Recording,
     freed: &'a [TensorId],
@@ -65,8 +62,6 @@ pub(super) struct Run<'a> {
     recording: &'a Recording,
     /// Tensors freed by it or after it. The graph has further tensors numbered after the recording's.
     freed: &'a [TensorId],
-    /// The tensors to return after it.
-    pub(super) ready: Ready<'a>,
 }
 
 /// The tensors to return after a step.
@@ -117,22 +112,15 @@ impl Prepared {
         }
     }
 
-    /// The program.
-    pub(super) fn program(&self) -> &Program {
-        &self.program
-    }
-
-    /// The offloaded tensors.
-    pub(super) fn offloaded(&self) -> &[TensorId] {
-        &self.offloaded
-    }
-
-    /// Its steps in order.
-    pub(super) fn turns<'a>(&'a self, recording: &'a Recording) -> impl Iterator<Item = Turn<'a>> {
+    /// Its steps in order, each with the tensors to return after it.
+    pub(super) fn turns<'a>(
+        &'a self,
+        recording: &'a Recording,
+    ) -> impl Iterator<Item = (Turn<'a>, Ready<'a>)> {
         let mut later = self.ready.as_slice();
         let updated = recording.updated();
-        let updated: Vec<(&Parameter, usize)> = updated
-            .filter_map(|parameter| Some((parameter, parameter.gradient?)))
+        let updated: Vec<(usize, usize)> = updated
+            .filter_map(|(place, parameter)| Some((place, parameter.gradient?)))
             .collect();
         let others = recording.operations.len() + updated.len();
         let operations = self.program.operations().iter().enumerate();
@@ -151,26 +139,26 @@ impl Prepared {
                     frees: freed.any(|one| offload == (one.index() == tensor)),
                     tensors: &recording.tensors,
                 };
-                return Turn::Move(one, ready);
+                return (Turn::Move(one), ready);
             }
-            match number.checked_sub(recording.operations.len()) {
+            let turn = match number.checked_sub(recording.operations.len()) {
                 None => Turn::Run(Run {
                     number,
                     recorded: recording.operations.get(number),
                     recording,
                     freed,
-                    ready,
                 }),
                 Some(update) => {
-                    let (parameter, gradient) = updated[update];
+                    let (place, gradient) = updated[update];
                     Turn::Update(UpdateOf {
-                        parameter,
+                        place,
                         gradient,
                         recording,
                         freed,
                     })
                 }
-            }
+            };
+            (turn, ready)
         })
     }
 }
@@ -192,24 +180,19 @@ impl UpdateOf<'_> {
     }
 }
 
-impl<'a> Ready<'a> {
-    /// The tensor numbers.
-    pub(super) fn tensors(self) -> impl Iterator<Item = usize> + 'a {
-        self.ready.iter().map(|(_, tensor)| *tensor)
-    }
-
-    /// Takes the tensors out of the interpreter.
+impl Ready<'_> {
+    /// Takes the tensors out of the interpreter, and returns them with their numbers.
     pub(super) fn hand_out(
         self,
         interpreter: &mut dyn Interpreter,
-        ready: &mut dyn FnMut(usize, DispatchTensor),
-    ) {
-        for tensor in self.tensors() {
+    ) -> Vec<(usize, DispatchTensor)> {
+        let ready = self.ready.iter().map(|&(_, tensor)| {
             let last = self.recording.tensors.last_read(tensor);
             let value = interpreter.hand_out(&last);
             interpreter.run(OperationIr::Drop(last));
-            ready(tensor, value);
-        }
+            (tensor, value)
+        });
+        ready.collect()
     }
 }
 
@@ -238,11 +221,7 @@ impl Run<'_> {
     }
 
     /// Finishes the operation: frees inputs that it reads twice and outputs that nothing reads.
-    pub(super) fn finish(
-        self,
-        interpreter: &mut dyn Interpreter,
-        ready: &mut dyn FnMut(usize, DispatchTensor),
-    ) {
+    pub(super) fn finish(self, interpreter: &mut dyn Interpreter) {
         let tensors = &self.recording.tensors;
         let freed = self.freed.iter().map(|tensor| tensor.index());
         for tensor in freed.filter(|&tensor| tensor < tensors.len()) {
@@ -250,7 +229,6 @@ impl Run<'_> {
                 interpreter.run(OperationIr::Drop(tensors.last_read(tensor)));
             }
         }
-        self.ready.hand_out(interpreter, ready);
     }
 
     /// burn's description of the operation. It frees tensors that it reads once and that nothing reads later.

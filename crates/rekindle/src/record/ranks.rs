@@ -10,8 +10,8 @@ use rekindle_plan::{
 use super::{
     RecordError,
     buckets::{Bucket, gradients, on_network},
+    plan_summary::StepExchange,
     recording::Recording,
-    step_plan::StepExchange,
 };
 use crate::reduce::Reducer;
 

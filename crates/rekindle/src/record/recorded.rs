@@ -53,7 +53,7 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    let taken = bridge::take(model, &Place::of(model), batch, false, &step)?;
+    let taken = bridge::take(model, &Place::of(model), batch, &step)?;
     Ok(Recorded {
         model,
         batch,
@@ -242,32 +242,18 @@ where
     /// parameters](crate::reduce::broadcast_parameters). While the backward pass runs, complete gradients are summed in
     /// buckets; on the CPU backend a plan counts their memory. Each rank's optimizer then makes the same update, or a
     /// [`Sharded`](crate::Sharded) one the update of its part of the parameters. A step that fails on one rank fails on
-    /// all, and the next one can succeed. Auxiliary output, running statistics (except those of
-    /// [`synchronised_batch_norm`](crate::synchronised_batch_norm)) and [gradients of the
-    /// batch](Self::with_input_gradients) are local to the rank.
+    /// all, and the next one can succeed. Auxiliary output and running statistics (except those of
+    /// [`synchronised_batch_norm`](crate::synchronised_batch_norm)) are local to the rank.
     ///
     /// Before the first step the ranks measure their link, by a few all-reduces of two sizes, and each rank the time to
-    /// copy gradients to their buckets and back. The [predicted time](super::StepPlan::predicted_time) includes the
-    /// [time that the exchange adds](super::StepPlan::exchange), overlapped with the rest of the backward pass and
+    /// copy gradients to their buckets and back. The [predicted time](super::PlanSummary::predicted_time) includes the
+    /// [time that the exchange adds](super::PlanSummary::exchange), overlapped with the rest of the backward pass and
     /// assuming that all ranks are as fast as this one, with means over ranks and the parameters that a sharded
     /// optimizer sends. [`Output::exchange`](super::Output::exchange) is the measured time.
     #[must_use]
     pub fn with_reducer(mut self, reducer: impl Reducer + 'static) -> Self {
         self.reducer = Some(Arc::new(reducer));
         self
-    }
-
-    /// Also computes the gradients of the batch's float tensors.
-    ///
-    /// # Errors
-    ///
-    /// See [`record()`]: the step is recorded again.
-    pub fn with_input_gradients(mut self) -> Result<Self, RecordError> {
-        self.options.input_gradients = true;
-        let places = Place::of(self.model);
-        let taken = bridge::take(self.model, &places, self.batch, true, &self.step)?;
-        self.recorded = Recording::new(taken, Update::After);
-        Ok(self)
     }
 
     /// The bytes of the largest tensor that an operation of the step makes; any program of the step has memory for it.
@@ -290,7 +276,7 @@ where
     /// the driver's context. Planning measures the step's operations a few times, on the recorded model and batch,
     /// within the budget. It does not change parameters, running statistics or the random number generator.
     ///
-    /// A percentage refers to [`StepPlan::plain_peak`](super::StepPlan::plain_peak), which counts the same memory as
+    /// A percentage refers to [`PlanSummary::plain_peak`](super::PlanSummary::plain_peak), which counts the same memory as
     /// the budget: parameters, optimizer and everything else that the process holds. It is converted to bytes with this
     /// batch, and these bytes also apply to batches of other shapes. Plans leave 1% of their budget free, so `"100%"`
     /// is a little less than the plain step needs. Until the bytes are known, the step is measured in the order with
@@ -411,12 +397,9 @@ where
             let before = host.map(|meter| meter.read().in_use_bytes);
             let started = Instant::now();
             let places = Place::of(self.model);
-            let gradients = self.options.input_gradients;
-            let taken = bridge::take(self.model, &places, self.batch, gradients, &self.step)?;
-            let _ = taken.fingerprint();
-            let time = started.elapsed();
-            // A step whose numbers differ is converted, too.
+            let taken = bridge::take(self.model, &places, self.batch, &self.step)?;
             drop(Recording::new(taken, update));
+            let time = started.elapsed();
             let peak = host.map(|meter| meter.read().peak_in_use_bytes);
             let bytes = peak.unwrap_or_default() - before.unwrap_or_default();
             (time, bytes)

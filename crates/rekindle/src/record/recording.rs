@@ -4,7 +4,10 @@
 //! Operations whose results are unused are left out, except those that draw random numbers, because later draws depend
 //! on them.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use burn::{module::ParamId, tensor::TensorData};
 use burn_ir::{OperationIr, TensorId};
@@ -19,6 +22,7 @@ use super::{
     tensors::{Numbering, Tensors},
     update::Update,
 };
+use crate::{meter::Meter, quiet};
 
 /// A recorded step.
 #[derive(Debug, Clone)]
@@ -39,13 +43,11 @@ pub(crate) struct Recording {
     pub(crate) loss: usize,
     /// The tensors of the auxiliary output.
     pub(crate) auxiliary: Vec<usize>,
-    /// Gradients of the batch's float tensors; `None` where there is none.
-    pub(crate) input_gradients: Vec<Option<usize>>,
     /// New values of running statistics, by place.
     pub(crate) statistics: Vec<(usize, usize)>,
     /// When parameters are updated.
     pub(crate) update: Update,
-    /// [`Taken::fingerprint`].
+    /// Equal for equal steps: a hash of all that is computed, without the values of the module and the batch.
     pub(crate) fingerprint: u64,
 }
 
@@ -69,7 +71,6 @@ pub(crate) struct Parameter {
 impl Recording {
     /// Converts a recorded step, drops burn's own data, and returns the auxiliary output.
     pub(super) fn new<A>(taken: Taken<A>, update: Update) -> (Self, A) {
-        let fingerprint = taken.fingerprint();
         let given = taken.parameters.iter().map(|parameter| parameter.tensor);
         let given = given
             .chain(taken.inputs.iter().map(|input| input.id))
@@ -77,7 +78,6 @@ impl Recording {
         let gradients = taken.parameters.iter().filter_map(|one| one.gradient);
         let outputs = gradients
             .chain(taken.auxiliary_tensors.iter().copied())
-            .chain(taken.input_gradients.iter().flatten().copied())
             .chain(taken.statistics.iter().map(|(_, id)| *id))
             .chain([taken.loss]);
         let needed = needed(
@@ -95,7 +95,10 @@ impl Recording {
         for input in &taken.inputs {
             numbering.add(input.id, &input.shape, input.dtype);
         }
-        for (id, data) in &taken.constants {
+        let constants = taken.constants.into_iter();
+        let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
+        let constants: Vec<(TensorId, TensorData)> = constants.collect();
+        for (id, data) in &constants {
             numbering.add(*id, data.shape(), data.dtype());
         }
         let mut packing = Packing::new(needed.operations.iter().filter(|one| **one).count());
@@ -131,11 +134,9 @@ impl Recording {
         });
         let places = places.collect();
         parameters.shrink_to_fit();
-        let constants = taken.constants.into_iter();
-        let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
+        let constants = constants.into_iter();
         let inputs = taken.inputs.iter().map(|input| number(input.id));
         let auxiliary = taken.auxiliary_tensors.into_iter().map(number);
-        let input_gradients = taken.input_gradients.iter();
         let statistics = taken.statistics.into_iter();
         let mut recording = Self {
             operations: packing.finish(),
@@ -145,16 +146,29 @@ impl Recording {
             constants: constants.map(|(id, data)| (number(id), data)).collect(),
             loss: number(taken.loss),
             auxiliary: auxiliary.collect(),
-            input_gradients: input_gradients.map(|one| one.map(number)).collect(),
             statistics: statistics
                 .map(|(place, tensor)| (place, number(tensor)))
                 .collect(),
             tensors: numbering.finish(),
             update,
-            fingerprint,
+            fingerprint: 0,
         };
+        recording.fingerprint = recording.hashed();
         recording.place_gradients();
         (recording, taken.auxiliary)
+    }
+
+    fn hashed(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.operations.hash_into(&mut hasher);
+        for (tensor, data) in &self.constants {
+            (tensor, data.as_bytes()).hash(&mut hasher);
+        }
+        for one in &self.parameters {
+            (one.place, one.gradient).hash(&mut hasher);
+        }
+        (self.loss, &self.auxiliary, &self.statistics).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Assigns the operation that makes a parameter's gradient to the first stage that reads the parameter.
@@ -187,9 +201,7 @@ impl Recording {
 
     /// Fails if no gradient depends on the loss: burn's `backward` would panic.
     pub(super) fn check_trains(&self) -> Result<(), RecordError> {
-        let gradients = self.parameters.iter().map(|one| one.gradient);
-        let mut gradients = gradients.chain(self.input_gradients.iter().copied());
-        if gradients.any(|one| one.is_some()) {
+        if self.parameters.iter().any(|one| one.gradient.is_some()) {
             return Ok(());
         }
         let mut read = HashSet::from([self.loss]);
@@ -221,16 +233,16 @@ impl Recording {
             .chain(constants)
     }
 
-    /// The parameters that the step itself updates, in the order of their updates in graphs.
-    pub(crate) fn updated(&self) -> impl Iterator<Item = &Parameter> {
+    /// The parameters that the step itself updates, with their indices, in the order of their updates in graphs.
+    pub(crate) fn updated(&self) -> impl Iterator<Item = (usize, &Parameter)> {
         let updates = self.update == Update::InBackward;
-        let parameters = self.parameters.iter();
-        parameters.filter(move |one| updates && one.gradient.is_some())
+        let parameters = self.parameters.iter().enumerate();
+        parameters.filter(move |(_, one)| updates && one.gradient.is_some())
     }
 
     /// The numbers of the tensors that the step itself updates, by place.
     pub(super) fn updated_places(&self) -> HashMap<usize, usize> {
-        let updated: HashSet<usize> = self.updated().map(|one| one.tensor).collect();
+        let updated: HashSet<usize> = self.updated().map(|(_, one)| one.tensor).collect();
         let places = self.places.iter().enumerate();
         let tensors = places.map(|(place, &of)| (place, self.parameters[of as usize].tensor));
         tensors
@@ -302,9 +314,13 @@ impl Recording {
 
     /// Tensors that must exist at the end.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = usize> + '_ {
-        self.gradients()
-            .chain(self.auxiliary.iter().copied())
-            .chain(self.input_gradients.iter().flatten().copied())
+        self.gradients().chain(self.other_outputs())
+    }
+
+    /// The outputs besides the gradients of parameters.
+    pub(super) fn other_outputs(&self) -> impl Iterator<Item = usize> + '_ {
+        let auxiliary = self.auxiliary.iter().copied();
+        auxiliary
             .chain(self.statistics.iter().map(|(_, tensor)| *tensor))
             .chain([self.loss])
     }
@@ -320,6 +336,22 @@ impl Recording {
     pub(super) fn largest(&self) -> Option<(usize, Bytes)> {
         let sizes = (0..self.tensors.len()).map(|one| (one, Bytes(self.tensors.value_bytes(one))));
         sizes.rev().max_by_key(|(_, bytes)| *bytes)
+    }
+
+    /// Fails if the device has rejected a kernel since the last call, so that results are missing. Queued work must be done.
+    pub(super) fn check_device(&self, meter: &dyn Meter) -> Result<(), RecordError> {
+        let Some(refusal) = quiet::take_refusal() else {
+            return Ok(());
+        };
+        match meter.largest_buffer().zip(self.largest()) {
+            Some((limit, (tensor, bytes))) if bytes > limit => Err(RecordError::TensorTooLarge {
+                tensor: self.describe(tensor),
+                bytes,
+                limit,
+                refusal,
+            }),
+            _ => Err(RecordError::Device(refusal)),
+        }
     }
 
     /// A tensor's description: `the gradient of layers.1.weight`.

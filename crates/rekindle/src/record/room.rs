@@ -80,7 +80,7 @@ mod tests {
             unreachable!("it waits for the device");
         }
 
-        fn sample(&self) -> Bytes {
+        fn held(&self) -> Bytes {
             self.reads.fetch_add(1, Relaxed);
             Bytes(if self.trimmed.load(Relaxed) { 20 } else { 60 })
         }

@@ -7,8 +7,9 @@ use rekindle_plan::{
         held,
     },
 };
+use serde::{Deserialize, Serialize};
 
-use super::{planned::PlannedRecording, recording::Recording, update::Update};
+use super::{planned::PlannedRecording, recording::Recording, wanted::Wanted};
 
 /// A plan by stages. Stages are divided between the layers of a [`Sequential`](crate::Sequential), or where few bytes
 /// cross the recorded forward pass.
@@ -27,69 +28,64 @@ pub struct StagedPlan {
     pub forwards: Vec<usize>,
     /// The part of the fixed bytes that is not in live buffers: the driver's context, and the overhead of pools.
     pub beside_buffers: Bytes,
-    /// When parameters are updated.
-    pub update: Update,
-    /// First and last stage of each segment that is recomputed as a whole; `None` for other plans.
-    pub segments: Option<Vec<(StageId, StageId)>>,
-    /// The program's operations, by their numbers in the recording; higher numbers are
-    /// [transfers](Graph::with_transfers).
-    pub operations: Vec<OperationId>,
-    /// The offloaded tensors.
-    pub offloaded: Vec<TensorId>,
-    /// Equal for recordings of equal steps.
+    /// What runs; `None` of a chain alone.
+    pub order: Option<Order>,
+}
+
+/// What a recorded step runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    /// Identifies the recorded step, in hexadecimal: another model, batch or loss has another.
+    #[serde(with = "super::hexadecimal")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub recording: u64,
+    /// The operations to run, in order, as places in the recorded step. Behind its n operations stand the transfers: n + 2k
+    /// copies the tensor number k of `offloaded` to the host, n + 2k + 1 fetches it.
+    pub operations: Vec<OperationId>,
+    /// The tensors that go to host memory, as places in the recorded step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offloaded: Vec<TensorId>,
+}
+
+impl From<&Order> for Wanted {
+    fn from(order: &Order) -> Self {
+        Self::Operations {
+            operations: order.operations.clone(),
+            offloaded: order.offloaded.clone(),
+        }
+    }
 }
 
 impl StagedPlan {
     pub(super) fn new<A>(planned: &PlannedRecording<A>) -> Self {
-        let (graph, program) = (&planned.graph(), planned.prepared.program());
+        let (graph, program) = (&planned.graph(), &planned.prepared.program);
         let recording = &planned.measured.recording;
         let stages = stages(graph);
-        let offloaded = planned.prepared.offloaded().to_vec();
-        let linked = &planned.linked();
-        let staged = Self::of_stages(
-            linked,
-            &stages,
-            program,
-            offloaded,
-            planned.segments.clone(),
-        );
         Self {
             chain: named(graph, recording, &stages),
             beside_buffers: planned.beside,
-            recording: recording.fingerprint,
-            ..staged
+            order: Some(Order {
+                recording: recording.fingerprint,
+                operations: program.operations().to_vec(),
+                offloaded: planned.prepared.offloaded.clone(),
+            }),
+            ..Self::of_stages(&planned.linked(), &stages, program)
         }
     }
 
     /// The plan of a graph without a recording, possibly with transfers: its stages have no other names than `stages` has.
-    pub(super) fn of_stages(
-        graph: &Graph,
-        stages: &Stages,
-        program: &Program,
-        offloaded: Vec<TensorId>,
-        segments: Option<Vec<(StageId, StageId)>>,
-    ) -> Self {
+    pub(super) fn of_stages(graph: &Graph, stages: &Stages, program: &Program) -> Self {
         let spans = stages.spans(graph, program);
-        let forwards = forwards(graph, program, stages);
-        let is_plain = offloaded.is_empty() && forwards.iter().all(|&count| count == 1);
-        let whole = forwards.len().checked_sub(1).filter(|_| is_plain);
-        let whole = whole.map(|last| vec![(StageId(0), StageId(last))]);
         Self {
             held: held(graph, program, &spans),
-            forwards,
+            forwards: forwards(graph, program, stages),
             marks: marks(graph, stages),
             chain: stages.chain().clone(),
             spans,
-            update: match graph.updates().is_empty() {
-                true => Update::After,
-                false => Update::InBackward,
-            },
             beside_buffers: Bytes::ZERO,
-            segments: segments.or(whole),
-            operations: program.operations().to_vec(),
-            offloaded,
-            recording: 0,
+            order: None,
         }
     }
 

@@ -51,7 +51,9 @@ impl Updates {
 }
 
 /// Why a plan updates in the backward pass although that was not requested.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum InBackwardBecause {
     /// No plan with an update after the step meets the budget: the smallest workable one is this.
     Fits(Bytes),

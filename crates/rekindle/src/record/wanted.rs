@@ -41,7 +41,7 @@ impl Wanted {
         }
     }
 
-    /// The plan for a graph.
+    /// The plan for a graph; of given operations, whether they fit or not.
     pub(super) fn plan(
         &self,
         graph: &Graph,
@@ -49,7 +49,7 @@ impl Wanted {
         elsewhere: Option<PlanElsewhere>,
         link: Option<Link>,
     ) -> Result<GraphPlan, GraphPlanError> {
-        let plan = match self {
+        match self {
             Self::Planner(planner) => {
                 let request = Request {
                     budget,
@@ -57,25 +57,15 @@ impl Wanted {
                     link,
                 };
                 let planned = elsewhere.and_then(|plan| plan(graph, &request));
-                return planned.unwrap_or_else(|| plan_graph(graph, &request));
+                planned.unwrap_or_else(|| plan_graph(graph, &request))
             }
             Self::Operations {
                 operations,
                 offloaded,
-            } => GraphPlan::of_operations(
-                graph,
-                link.as_ref(),
-                operations.clone(),
-                offloaded.clone(),
-            )?,
-        };
-        match budget {
-            Some(budget) if plan.simulated.peak > budget => Err(GraphPlanError::Infeasible {
-                planner: plan.planner,
-                budget,
-                leanest: Box::new(plan),
-            }),
-            _ => Ok(plan),
+            } => {
+                let (operations, offloaded) = (operations.clone(), offloaded.clone());
+                GraphPlan::of_operations(graph, link.as_ref(), operations, offloaded)
+            }
         }
     }
 }
@@ -88,7 +78,10 @@ pub(super) fn fitting(
     within: Option<Bytes>,
 ) -> Result<(GraphPlan, bool), RecordError> {
     match planned {
-        Ok(plan) => Ok((plan, within.is_none_or(|within| apart <= within))),
+        Ok(plan) => {
+            let peak = plan.simulated.peak.max(apart);
+            Ok((plan, within.is_none_or(|within| peak <= within)))
+        }
         Err(GraphPlanError::Infeasible { leanest, .. }) => Ok((*leanest, false)),
         Err(error) => Err(error.into()),
     }

@@ -52,12 +52,11 @@ pub struct Candidate<P> {
     pub recomputes: bool,
 }
 
-/// Ways in the order in which they are tried.
+/// Ways in the order in which they are tried: each update with the first of the states, then with the next.
 #[derive(Debug, Clone)]
 pub struct Ways {
-    all: Vec<Way>,
-    /// Whether a shorter time alone is a reason for updates in the backward pass.
-    faster: bool,
+    updates: Updates,
+    states: Vec<OptimizerState>,
     /// Whether all ranks try them together.
     pub(super) together: bool,
     /// Whether they are tried during a run, of which nothing before it is a part.
@@ -68,19 +67,9 @@ impl Ways {
     /// These updates, with a whole state.
     #[must_use]
     pub fn of(updates: Updates) -> Self {
-        Self::with(updates, &[OptimizerState::Whole])
-    }
-
-    fn with(updates: Updates, states: &[OptimizerState]) -> Self {
-        let each = |&state| {
-            updates
-                .each()
-                .iter()
-                .map(move |&update| Way { update, state })
-        };
         Self {
-            all: states.iter().flat_map(each).collect(),
-            faster: updates == Updates::ToFitOrFaster,
+            updates,
+            states: vec![OptimizerState::Whole],
             together: false,
             in_run: false,
         }
@@ -98,14 +87,19 @@ impl Ways {
         mut first_short: impl FnMut(Result<Option<Bytes>, ()>) -> Result<Option<(usize, Bytes)>, E>,
     ) -> Result<Result<(P, Chosen), Bytes>, E> {
         let (mut chosen, mut least) = (Chosen::default(), Bytes::MAX);
-        for (place, way) in self.all.iter().enumerate() {
-            let planned = plan(*way);
+        let updates = |&state| {
+            let updates = self.updates.each().iter();
+            updates.map(move |&update| Way { update, state })
+        };
+        let mut ways = self.states.iter().flat_map(updates).peekable();
+        while let Some(way) = ways.next() {
+            let planned = plan(way);
             let own = planned
                 .as_ref()
                 .map(|planned| planned.as_ref().err().copied());
-            let short = match place + 1 < self.all.len() {
-                true => first_short(own.map_err(|_| ()))?,
-                false => None,
+            let short = match ways.peek() {
+                Some(_) => first_short(own.map_err(|_| ()))?,
+                None => None,
             };
             let planned = planned?;
             least = least.min(planned.as_ref().err().copied().unwrap_or(Bytes::MAX));
@@ -125,7 +119,7 @@ impl Ways {
             let Ok(own) = planned else {
                 break;
             };
-            chosen.way = *way;
+            chosen.way = way;
             if way.state == OptimizerState::Whole {
                 chosen.sharded_because = None;
             }
@@ -134,12 +128,13 @@ impl Ways {
             }
             chosen.in_backward_because = None;
             // Ranks that divide the state update at the same time.
-            let may_be_faster = self.faster && way.state == OptimizerState::Whole && own.recomputes;
             let other = Way {
                 update: Update::InBackward,
-                ..*way
+                ..way
             };
-            if may_be_faster
+            if self.updates == Updates::ToFitOrFaster
+                && way.state == OptimizerState::Whole
+                && own.recomputes
                 && let Ok(faster) = plan(other)?
                 && faster.step.0 < FASTER * own.step.0
             {
@@ -156,17 +151,17 @@ impl Ways {
 impl Planning {
     /// The ways that options allow, within a budget or without one.
     pub(super) fn ways(&self, within_a_budget: bool) -> Ways {
-        let choice = self.options.state;
-        let states: &[OptimizerState] = match choice {
-            _ if self.shards.is_none() || !choice.may_shard(within_a_budget) => {
-                &[OptimizerState::Whole]
+        let states = match self.options.state {
+            choice if self.shards.is_none() || !choice.may_shard(within_a_budget) => {
+                vec![OptimizerState::Whole]
             }
-            StateChoice::Auto => &[OptimizerState::Whole, OptimizerState::Sharded],
-            StateChoice::Whole | StateChoice::Sharded => &[OptimizerState::Sharded],
+            StateChoice::Auto => vec![OptimizerState::Whole, OptimizerState::Sharded],
+            StateChoice::Whole | StateChoice::Sharded => vec![OptimizerState::Sharded],
         };
         Ways {
+            states,
             together: true,
-            ..Ways::with(self.options.updates, states)
+            ..Ways::of(self.options.updates)
         }
     }
 
@@ -179,8 +174,9 @@ impl Planning {
             false => Updates::One(update),
         };
         Ways {
+            states: vec![state],
             in_run: true,
-            ..Ways::with(updates, &[state])
+            ..Ways::of(updates)
         }
     }
 }
@@ -250,8 +246,11 @@ pub(super) fn planned_in<A>(
         }
         refused => Err(RecordError::Infeasible {
             budget: planning.budget.unwrap_or(Bytes::MAX),
+            floor: match refused {
+                Ok(_) => Some("before the first step, while it is recorded and measured".into()),
+                Err(_) => at,
+            },
             smallest: refused.err().unwrap_or_default().max(until_now),
-            floor: at,
         }),
     }
 }

@@ -30,7 +30,7 @@ fn what_comes_into_use_later_is_counted() {
     let budget = plain + Bytes(1 << 20);
     let step = recorded().within(budget).expect("planned");
     let mut optimizer = SgdConfig::new().init();
-    let peak = |output: &rekindle::record::Output<(), Tensor<2>>| output.memory.peak_in_use_bytes;
+    let peak = |output: &rekindle::record::Output<()>| output.memory.peak_in_use_bytes;
     let output = step.run(&model, input.clone()).expect("run");
     assert_eq!(step.plan().repeated, 0);
     assert!(peak(&output) <= budget);

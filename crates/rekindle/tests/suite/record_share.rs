@@ -37,10 +37,10 @@ fn the_peak_of_a_loss_over_many_classes_is_the_predicted_one() {
 }
 
 /// The most bytes in use in three steps, each with its update.
-fn peak_of_three_steps<M: Module, I>(
+fn peak_of_three_steps<M: Module>(
     mut model: M,
     mut optimizer: ModuleOptimizer,
-    run: impl Fn(&M) -> Output<(), I>,
+    run: impl Fn(&M) -> Output<()>,
 ) -> u64 {
     let meter = HostMeter::new().expect("a counting allocator");
     let mut peak = Bytes::ZERO;

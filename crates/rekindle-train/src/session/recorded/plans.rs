@@ -1,20 +1,16 @@
 //! Plans of a recorded step: what is asked of it, and why it is refused.
 
-use rekindle_plan::{Bytes, PlanError, Planner, Request, graph::GraphPlanError};
+use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, graph::GraphPlanError};
 
-use super::{
-    super::{
-        Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier,
-        measured_step::Terms,
-    },
-    shown::{named, planned},
+use super::super::{
+    Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier,
 };
 use crate::{
     engine::{Engine, LargestNeeds},
     history::PENDING,
     settings::OnNonFinite,
 };
-use rekindle::record::{RecordError, Update};
+use rekindle::record::{PlanSummary, RecordError, StagedPlan, Update};
 
 /// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.
 const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
@@ -24,19 +20,19 @@ impl Engine {
     #[must_use]
     pub fn measured_step(&self, job: &Job<'_>) -> MeasuredStep {
         let step = &self.step;
-        let staged = step.staged_plan();
-        let mut chain = named(staged.chain, &staged.marks, &self.stages);
+        let mut chain = self.staged_plan().chain;
         chain.optimizer = step.optimizer_cost();
         // The state is counted in the optimizer's costs.
         chain.fixed_bytes -= chain.optimizer.state_bytes;
-        MeasuredStep::recorded(chain, self.terms(job), step.profile())
+        MeasuredStep::recorded(chain, job.settings.accumulate, step.profile())
     }
 
-    fn terms(&self, job: &Job<'_>) -> Terms {
-        Terms {
-            micro_batches: job.settings.accumulate,
-            count: job.count,
-            param_count: self.param_count,
+    /// The step's plan by stages, with the names of the model's stages.
+    fn staged_plan(&self) -> StagedPlan {
+        let staged = self.step.staged_plan();
+        StagedPlan {
+            chain: named(staged.chain, &staged.marks, &self.stages),
+            ..staged
         }
     }
 
@@ -63,15 +59,16 @@ impl Engine {
         let ScheduleRequest::Given(file) = asked else {
             return Ok(());
         };
-        let staged = self.step.staged_plan();
-        file.check(&named(staged.chain, &staged.marks, &self.stages))?;
-        let order = file.order()?;
+        let staged = self.staged_plan();
+        file.check(&staged.chain)?;
+        let recording = staged.order.map_or(0, |order| order.recording);
+        let order = file.order_of(recording)?;
         if !order.offloaded.is_empty() && job.host.is_none() {
             return Err(RunError::OtherModel(
                 "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`".into(),
             ));
         }
-        order.check(staged.recording)
+        Ok(())
     }
 
     /// The fastest plan within another budget, during a run: earlier peaks do not count, and joint decisions of ranks
@@ -93,18 +90,16 @@ impl Engine {
         let stops = job.settings.on_nonfinite == OnNonFinite::Stop;
         let in_backward = self.step.update() == Update::InBackward;
         self.step.set_finite_check(stops && in_backward);
-        let planned = self.current(job, asked.planned_before());
-        self.largest = LargestNeeds::of(&planned.chain, &self.step.optimizer_cost());
+        let planned = self.current(job, asked.made_before());
+        self.largest = LargestNeeds::of(&planned.staged.chain, &planned.optimizer);
         planned
     }
 
-    /// The plan that the step has now; `planner` is its planner's name if it was made before.
-    pub(crate) fn current(&self, job: &Job<'_>, planner: Option<String>) -> Planned {
-        let step = &self.step;
-        let mut staged = step.staged_plan();
-        staged.chain = named(staged.chain, &staged.marks, &self.stages);
-        let (terms, optimizer) = (self.terms(job), step.optimizer_cost());
-        planned(&terms, step.plan(), staged, &optimizer, planner)
+    /// The plan that the step has now; `before` is the plan of the file that it was read from.
+    pub(crate) fn current(&self, job: &Job<'_>, before: Option<&PlanSummary>) -> Planned {
+        let (parts, optimizer) = (job.settings.accumulate, self.step.optimizer_cost());
+        let (plan, staged) = (self.step.plan(), self.staged_plan());
+        Planned::new(parts, plan, staged, optimizer, before)
     }
 
     /// The memory/time frontier of a planner.
@@ -119,6 +114,20 @@ impl Engine {
     }
 }
 
+/// The chain with the names of the model's stages.
+pub(in super::super) fn named(
+    mut chain: Chain,
+    marks: &[Option<usize>],
+    names: &[String],
+) -> Chain {
+    for (stage, mark) in chain.stages.iter_mut().zip(marks) {
+        if let Some(name) = mark.and_then(|mark| names.get(mark)) {
+            stage.name.clone_from(name);
+        }
+    }
+    chain
+}
+
 /// The error of a schedule request; the smallest budget is so much more, and `any` that of a planner.
 pub(in super::super) fn refused(
     error: RecordError,
@@ -129,7 +138,9 @@ pub(in super::super) fn refused(
     match (error, asked) {
         (
             RecordError::Infeasible {
-                budget, smallest, ..
+                budget,
+                smallest,
+                floor,
             },
             ScheduleRequest::Plan(request),
         ) => {
@@ -142,6 +153,7 @@ pub(in super::super) fn refused(
                 budget,
                 smallest: smallest + more,
                 smallest_of_all: any.map_or(smallest, |any| any.min(smallest)) + more,
+                floor,
             })
         }
         (

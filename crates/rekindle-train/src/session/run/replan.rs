@@ -32,7 +32,7 @@ impl Session<'_> {
                 Ok(())
             }
             TrainError::Recorded(RecordError::Choosing { budget, needed })
-                if self.planned.offload.is_some_and(|one| one.tensors > 0) =>
+                if self.planned.summary.moves().is_some() =>
             {
                 self.plan_without_offload(budget, needed)
             }
@@ -55,7 +55,7 @@ impl Session<'_> {
             }
             _ => None,
         };
-        let context = match self.planned.count {
+        let context = match self.job.count {
             Count::Reserved => self.meter.context_bytes(),
             Count::InUse => Bytes::ZERO,
         };
@@ -106,7 +106,7 @@ impl Session<'_> {
         });
         self.meter.keep_reserve(reserve(self.trainer.engine()));
         self.within = Some(budget);
-        self.planned_peak = planned.peak;
+        self.planned_peak = planned.summary.predicted_peak;
         self.adopt(planned);
     }
 
@@ -153,12 +153,13 @@ impl Session<'_> {
     }
 
     /// Adopts a new plan, and updates the record's data.
-    fn adopt(&mut self, planned: Planned) {
+    fn adopt(&mut self, mut planned: Planned) {
         self.replans += 1;
         let replans = self.replans;
+        let plan = &mut planned.summary;
         self.job.ranks.note(|record| {
             record.replans = replans;
-            record.predicted_peak_bytes = planned.peak.max(record.predicted_peak_bytes);
+            record.predicted_peak_bytes = plan.predicted_peak.max(record.predicted_peak_bytes);
         });
         // A timeline belongs to one plan.
         self.trace.clear();
@@ -166,12 +167,11 @@ impl Session<'_> {
         let next = self.trainer.steps_done() + 2;
         self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
         // The record's peaks cover the whole run.
-        self.planned = Planned {
-            budget: self.planned.budget,
-            peak: planned.peak.max(self.planned.peak),
-            peak_in_use: planned.peak_in_use.max(self.planned.peak_in_use),
-            ..planned
-        };
+        let before = &self.planned.summary;
+        plan.budget = before.budget;
+        plan.predicted_peak = plan.predicted_peak.max(before.predicted_peak);
+        plan.predicted_in_use = plan.predicted_in_use.max(before.predicted_in_use);
+        self.planned = planned;
     }
 
     pub(super) fn out_of_memory(&self, shortage: Shortage, smallest: Option<Bytes>) -> RunError {
@@ -180,7 +180,7 @@ impl Session<'_> {
             shortage,
             &*self.meter,
             probe(self.device).ok(),
-            &self.planned,
+            (&self.planned, self.job.count),
             smallest,
         );
         RunError::OutOfMemory(Box::new(error))

@@ -60,7 +60,7 @@ impl Session<'_> {
         if self.files.is_none() {
             return;
         }
-        let record = self.record(self.predicted_plain(), true);
+        let record = self.record(None, true);
         if let Some(files) = &mut self.files {
             files.write_record(&record, self.tell);
         }

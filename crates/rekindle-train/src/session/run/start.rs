@@ -64,9 +64,10 @@ impl<'a> Session<'a> {
                 planned: &planned,
                 step: progress.steps + 1,
             });
-            if let Some(free) = job.free.filter(|free| planned.peak > *free) {
+            let peak = planned.summary.predicted_peak;
+            if let Some(free) = job.free.filter(|free| peak > *free) {
                 return Err(RunError::NotEnough {
-                    peak: planned.peak,
+                    peak,
                     free,
                     total: job.total,
                 });
@@ -74,10 +75,11 @@ impl<'a> Session<'a> {
             Ok(planned)
         });
         let planned = ranks.settled(planned)?;
+        let (within, planned_peak) = (planned.summary.budget, planned.summary.predicted_peak);
         ranks.note(|record| {
             record.batch = job.part().len();
-            record.budget_bytes = planned.budget;
-            record.predicted_peak_bytes = planned.peak;
+            record.budget_bytes = within;
+            record.predicted_peak_bytes = planned_peak;
         });
         meter.keep_reserve(reserve(&engine));
         let Built {
@@ -109,8 +111,8 @@ impl<'a> Session<'a> {
             device: id,
             meter,
             batches,
-            within: planned.budget,
-            planned_peak: planned.peak,
+            within,
+            planned_peak,
             planned,
             trainer,
             phases: Vec::new(),

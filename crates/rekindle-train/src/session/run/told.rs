@@ -2,14 +2,10 @@
 
 use rekindle_plan::Bytes;
 
-use super::{
-    super::{Planned, RunError},
-    Session,
-};
-
+use super::{super::RunError, Session};
 use crate::{
     device::DeviceId,
-    record::{ExchangeRecord, PeakInUse, PlainRun, PoolRecord, RUN_FORMAT, RunRecord, StageRecord},
+    record::{Measured, PoolRecord, RUN_FORMAT, RunRecord},
     step_times::StepTimes,
     timeline::{TimedExchange, Timeline},
     trainer::raise,
@@ -23,7 +19,7 @@ const WORTH_COMPARING: f64 = 200.0;
 const PLAIN_STEPS: usize = 6;
 
 impl Session<'_> {
-    pub(super) fn record(&self, plain: PlainRun, interrupted: bool) -> RunRecord {
+    pub(super) fn record(&self, plain: Option<Measured>, interrupted: bool) -> RunRecord {
         let planned = &self.planned;
         let progress = &self.progress;
         // Before the peak is read, because on the CPU the record counts too.
@@ -38,30 +34,22 @@ impl Session<'_> {
             hardware: self.job.hardware.into(),
             model: self.job.model.clone(),
             settings: self.job.settings.clone(),
-            param_count: planned.param_count,
-            stages: stages(planned),
-            update: planned.update,
-            offload: planned.offload,
-            exchange: self.exchange(),
-            optimizer_state: planned.state,
-            planner: planned.planner.clone(),
-            segments: planned.segments.clone(),
-            recomputes: planned.recomputes(),
-            budget_bytes: planned.budget,
-            count: planned.count,
-            predicted_peak_bytes: planned.peak,
-            measured_peak_bytes: peak.counted(planned.count),
-            in_use: PeakInUse {
-                predicted_bytes: planned.peak_in_use,
-                measured_bytes: peak.in_use_bytes,
+            param_count: self.trainer.engine().param_count,
+            plan: planned.summary.clone(),
+            stages: planned.staged.chain.stages.clone(),
+            forwards: planned.staged.forwards.clone(),
+            count: self.job.count,
+            measured: Measured {
+                peak: peak.counted(self.job.count),
+                in_use: peak.in_use_bytes,
+                step: self.times.median(),
+                range: self.times.range(),
             },
+            measured_exchange_s: self.exchange_times.as_ref().map(StepTimes::median),
             pools: pooled.then(|| PoolRecord {
                 trims: self.trainer.engine().step.trims(),
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.device),
-            predicted_step_s: planned.step,
-            measured_step_s: self.times.median(),
-            step_range_s: self.times.range(),
             plain,
             first_loss: progress.first_loss,
             last_loss: progress.last_loss,
@@ -82,58 +70,38 @@ impl Session<'_> {
         }
     }
 
-    /// Time that the exchange adds to a step.
-    fn exchange(&self) -> Option<ExchangeRecord> {
-        let predicted = self.planned.exchange?;
-        Some(ExchangeRecord {
-            predicted_exchange_s: predicted.taken.added(),
-            measured_exchange_s: self.exchange_times.as_ref()?.median(),
-            predicted,
-        })
-    }
-
     /// The timeline of the traced step, after it is done.
     fn timeline(&self) -> Option<Timeline> {
         let step = self.traced.filter(|_| !self.trace.is_empty())?;
         Some(Timeline {
             exchanges: TimedExchange::all(&self.exchanges),
-            ..Timeline::new(step, &self.planned.prediction, &self.trace)
+            ..Timeline::new(
+                step,
+                &self.planned.staged,
+                &self.planned.optimizer,
+                &self.trace,
+            )
         })
-    }
-
-    pub(super) fn predicted_plain(&self) -> PlainRun {
-        PlainRun {
-            peak_bytes: self.planned.plain_peak,
-            step_s: self.planned.plain_step,
-            measured: false,
-            range_s: None,
-        }
     }
 
     /// Whether measuring plain steps in another process takes a small part of the run's own time.
     fn worth_comparing(&self) -> bool {
-        let planned = &self.planned;
-        let run = self.steps_here() as f64 * planned.step.0;
-        planned.recomputes() && run >= WORTH_COMPARING * planned.plain_step.0
+        let plan = &self.planned.summary;
+        let run = self.steps_here() as f64 * plan.predicted_time.0;
+        plan.recomputes() && run >= WORTH_COMPARING * plan.plain_time.0
     }
 
-    /// The plain run's cost: measured if requested or cheap, and if it fits; otherwise predicted.
-    pub(super) fn plain(&mut self) -> Result<PlainRun, RunError> {
-        let predicted = self.predicted_plain();
-        let fits = self
-            .job
-            .free
-            .is_none_or(|free| predicted.peak_bytes <= free);
+    /// The plain run's cost, measured if requested or cheap, and if it fits.
+    pub(super) fn plain(&mut self) -> Result<Option<Measured>, RunError> {
+        let plain_peak = self.planned.summary.plain_peak;
+        if self.job.free.is_some_and(|free| plain_peak > free) {
+            return Ok(None);
+        }
         let elsewhere = self.job.plain_elsewhere;
         let elsewhere = elsewhere.filter(|_| self.job.compare || self.worth_comparing());
-        if !fits {
-            return Ok(predicted);
-        }
-        if let Some(plain) = elsewhere.and_then(|measure| measure()) {
+        let plain = elsewhere.and_then(|measure| measure());
+        if plain.is_some() || !self.job.compare {
             return Ok(plain);
-        }
-        if !self.job.compare {
-            return Ok(predicted);
         }
         let samples = self.batches.step(0);
         let micro_batch = self.job.micro_batch().max(1);
@@ -150,27 +118,13 @@ impl Session<'_> {
             raise(&mut peak, &report.phases);
             times.add(report.record.step_s, step > 0);
         }
-        Ok(PlainRun {
-            peak_bytes: peak.counted(self.job.count),
-            step_s: times.median(),
-            measured: true,
-            range_s: times.range(),
-        })
+        Ok(Some(Measured {
+            peak: peak.counted(self.job.count),
+            in_use: peak.in_use_bytes,
+            step: times.median(),
+            range: times.range(),
+        }))
     }
-}
-
-fn stages(planned: &Planned) -> Vec<StageRecord> {
-    let stages = planned.chain.stages.iter().zip(planned.forwards.clone());
-    let records = stages.map(|(stage, forwards)| StageRecord {
-        name: stage.name.clone(),
-        forwards,
-        forward_s: stage.forward_s,
-        backward_s: stage.backward_s,
-        output_bytes: stage.output_bytes,
-        saved_bytes: stage.saved_bytes,
-        param_bytes: stage.param_bytes,
-    });
-    records.collect()
 }
 
 #[cfg(feature = "cuda")]

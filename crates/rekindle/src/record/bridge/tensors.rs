@@ -56,7 +56,7 @@ pub(super) fn place_of_backward(device: &Device) -> Option<String> {
 
 /// Replaces a module's tensors by empty ones of the same shapes on the recording device.
 pub(super) struct ToRecording {
-    pub(super) device: Device,
+    device: Device,
     path: Vec<String>,
     pub(super) places: Vec<Place>,
     pub(super) parameters: Vec<TakenParameter>,
@@ -86,16 +86,6 @@ impl ToRecording {
     /// The recording device with autodiff, as tensors report it.
     pub(super) fn tracked_device(&self) -> Device {
         any_tracked(&self.device).device()
-    }
-
-    fn float<const D: usize>(&self, shape: Shape, dtype: DType, trains: bool) -> TrackedFloat {
-        let empty = Tensor::<D>::empty(shape, (&self.device, dtype));
-        let tensor = TrackedBackend::from_inner(capture_of(empty));
-        if trains {
-            tensor.require_grad()
-        } else {
-            tensor
-        }
     }
 
     /// The tensor of the next place: that of its first one, or what `make` makes.
@@ -134,7 +124,7 @@ impl ModuleMapper for ToRecording {
         let (shape, dtype) = (tensor.shape(), tensor.dtype());
         let recorded = self.next(|map, place| {
             if map.places[place].trains {
-                let leaf = map.float::<D>(shape, dtype, true);
+                let leaf = float::<D>(&map.device, shape, dtype).require_grad();
                 map.note(place, leaf.primitive().id());
                 map.leaves.push((map.parameters.len() - 1, leaf.clone()));
                 Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
@@ -173,6 +163,10 @@ impl ModuleMapper for ToRecording {
     }
 }
 
+fn float<const D: usize>(device: &Device, shape: Shape, dtype: DType) -> TrackedFloat {
+    TrackedBackend::from_inner(capture_of(Tensor::<D>::empty(shape, (device, dtype))))
+}
+
 fn int<const D: usize>(device: &Device, like: &Tensor<D, Int>) -> (Tensor<D, Int>, TensorId) {
     let empty = Tensor::<D, Int>::empty(like.shape(), (device, like.dtype()));
     let Ok(primitive) = empty.try_into_primitive::<Capture>() else {
@@ -193,24 +187,11 @@ fn bool<const D: usize>(device: &Device, like: &Tensor<D, Bool>) -> (Tensor<D, B
 
 /// Replaces a batch's tensors by tensors on the recording device.
 pub(super) struct Inputs<'a> {
-    map: &'a ToRecording,
+    pub(super) device: &'a Device,
     pub(super) tensors: Vec<TensorIr>,
-    /// Leaves of the float tensors, in order.
-    pub(super) leaves: Vec<TrackedFloat>,
-    trains: bool,
 }
 
-impl<'a> Inputs<'a> {
-    /// `trains` is whether float tensors get gradients.
-    pub(super) fn new(map: &'a ToRecording, trains: bool) -> Self {
-        Self {
-            map,
-            tensors: Vec::new(),
-            leaves: Vec::new(),
-            trains,
-        }
-    }
-
+impl Inputs<'_> {
     fn note(&mut self, id: TensorId, shape: Shape, dtype: DType) {
         self.tensors.push(TensorIr::uninit(id, shape, dtype));
     }
@@ -219,20 +200,19 @@ impl<'a> Inputs<'a> {
 impl TensorMapper for Inputs<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let (shape, dtype) = (tensor.shape(), tensor.dtype());
-        let leaf = self.map.float::<D>(shape.clone(), dtype, self.trains);
-        self.note(leaf.primitive().id(), shape, dtype);
-        self.leaves.push(leaf.clone());
-        Tensor::from_primitive::<TrackedBackend>(leaf)
+        let recorded = float::<D>(self.device, shape.clone(), dtype);
+        self.note(recorded.primitive().id(), shape, dtype);
+        Tensor::from_primitive::<TrackedBackend>(recorded)
     }
 
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        let (recorded, id) = int(&self.map.device, &tensor);
+        let (recorded, id) = int(self.device, &tensor);
         self.note(id, tensor.shape(), tensor.dtype());
         recorded
     }
 
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        let (recorded, id) = bool(&self.map.device, &tensor);
+        let (recorded, id) = bool(self.device, &tensor);
         self.note(id, tensor.shape(), tensor.dtype());
         recorded
     }

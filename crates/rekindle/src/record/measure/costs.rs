@@ -15,6 +15,7 @@ use crate::record::{
     layout::Alike,
     operation::{may_be_view, nominal_seconds},
     operations::RecordedOperation,
+    options::Planning,
     recording::Recording,
     update_costs::UpdateCosts,
 };
@@ -81,7 +82,17 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Costs before anything is measured: on the CPU with the known memory of kernels, else from shapes alone.
+    /// Costs of a step with these updates before anything is measured. Tensors of at least a unit are rounded, as the device's
+    /// driver does.
+    pub(in crate::record) fn new(recording: &Recording, planning: &Planning) -> Self {
+        Self {
+            updates: planning.updates(),
+            unit: planning.allocation_unit().0.max(ALIGNED),
+            ..Self::estimated(recording, planning.on_host)
+        }
+    }
+
+    /// Costs from what is known before: on the CPU the memory of kernels, else shapes alone.
     pub(in crate::record) fn estimated(recording: &Recording, on_host: bool) -> Self {
         match on_host {
             #[cfg(feature = "flex")]
@@ -172,6 +183,7 @@ impl Costs {
         (own.group == self.group).then(|| Self {
             updates: self.updates.clone(),
             scratch_bytes: self.scratch_bytes + scratch_bytes,
+            unit: self.unit,
             ..own
         })
     }
@@ -188,19 +200,6 @@ impl Costs {
         known.costs.extend(costs.filter(|(_, cost)| cost.measured));
         if self.costs.iter().any(|cost| cost.measured) {
             known.scratch_bytes = known.scratch_bytes.max(self.scratch_bytes);
-        }
-    }
-
-    /// Adds the costs of parameter updates, if the step makes them.
-    pub(in crate::record) fn with_updates(self, updates: UpdateCosts) -> Self {
-        Self { updates, ..self }
-    }
-
-    /// Rounds tensors of at least a unit, which the device's driver rounds up.
-    pub(in crate::record) fn rounded_to(self, unit: Bytes) -> Self {
-        Self {
-            unit: unit.0.max(ALIGNED),
-            ..self
         }
     }
 
@@ -221,10 +220,11 @@ impl Costs {
     /// Bytes held on the host while a program runs, besides the tensors' storage: the interpreter's table, the headers of
     /// views, and scratch memory that threads may still take.
     pub(crate) fn beside_tensors(&self, recording: &Recording, program: &Program) -> Bytes {
-        let given = recording.given().count();
-        let lent = recording.updated().count() as u64;
         // What the step returns leaves the table.
-        let others: HashSet<usize> = recording.given().chain(recording.outputs()).collect();
+        let mut others: HashSet<usize> = recording.given().collect();
+        let given = others.len();
+        others.extend(recording.outputs());
+        let lent = recording.updated().count() as u64;
         let mut bytes = vec![0; recording.tensors.len()];
         for (number, one) in recording.operations.iter().enumerate() {
             let cost = self.of(number);
@@ -270,8 +270,7 @@ impl Costs {
         for given in recording.given() {
             tensors[given].given = true;
         }
-        let returned: HashSet<usize> = recording.outputs().collect();
-        for &output in &returned {
+        for output in recording.outputs() {
             tensors[output].output = true;
         }
         let mut last_ordered: Option<TensorId> = None;
@@ -280,7 +279,7 @@ impl Costs {
         let operations = operations.map(|(number, one)| {
             let cost = self.of(number);
             for (output, bytes) in self.output_bytes(recording, number) {
-                let handed = u64::from(returned.contains(&output)) * HANDED_BYTES;
+                let handed = u64::from(tensors[output].output) * HANDED_BYTES;
                 tensors[output].bytes = bytes + Bytes(handed);
             }
             let mut inputs: Vec<TensorId> = one.inputs().map(id).collect();
@@ -309,7 +308,7 @@ impl Costs {
         });
         let mut operations: Vec<Operation> = operations.collect();
         let turned = recording.turned();
-        for parameter in recording.updated() {
+        for (_, parameter) in recording.updated() {
             // A tensor of no bytes that shows that the update was made.
             let made = id(tensors.len());
             tensors.push(Tensor {
@@ -392,4 +391,41 @@ pub(super) fn values(recording: &Recording, operation: RecordedOperation) -> u64
     outputs
         .map(|output| recording.tensors.value_bytes(output))
         .sum()
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::{
+        nn::{Linear, LinearConfig},
+        tensor::{Device, Tensor},
+    };
+
+    use super::*;
+
+    /// A driver takes as much for a tensor of a smaller batch as it does for any other.
+    #[test]
+    fn a_smaller_batch_is_rounded_to_the_same_unit() {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(512, 512).init(&device);
+        let loss = |model: &Linear, input: Tensor<2>| model.forward(input).square().mean();
+        let recording = |rows| {
+            let batch = Tensor::<2>::empty([rows, 512], &device);
+            let recorded = crate::record(&model, &batch, loss).expect("recorded");
+            recorded.recorded.0
+        };
+        let (larger, smaller) = (recording(2048), recording(1536));
+        let unit = 2 << 20;
+        let costs = Costs {
+            unit,
+            ..Costs::estimated(&larger, false)
+        };
+        let costs = costs.of_smaller((&larger, &smaller), false);
+        let graph = costs.expect("alike").graph(&smaller, Bytes::ZERO);
+        let made = graph.operations.iter().flat_map(|one| &one.outputs);
+        let bytes = made.map(|one| graph.tensors[one.index()].bytes.0);
+        let large: Vec<u64> = bytes.filter(|&bytes| bytes >= unit).collect();
+        // The products of 3 MiB.
+        assert!(large.contains(&(2 * unit)), "{large:?}");
+        assert!(large.iter().all(|bytes| bytes % unit == 0), "{large:?}");
+    }
 }

@@ -4,12 +4,9 @@ use rekindle_plan::Bytes;
 
 use super::{
     costs::{ALIGNED, Cost, LARGE},
-    probe::took_over,
+    probe::Interval,
 };
-use crate::{
-    meter::{Interval, median},
-    record::operation::may_be_view,
-};
+use crate::record::operation::may_be_view;
 
 /// Measurements of a group of operations.
 #[derive(Default)]
@@ -65,7 +62,7 @@ impl Group {
         }
         self.seconds.push(taken.seconds);
         if over.is_some() {
-            let in_place = took_over(taken, kept.kept());
+            let in_place = taken.took_over(kept.kept());
             self.took_over.push(over.filter(|_| in_place));
         }
         self.runs.extend(look);
@@ -93,12 +90,19 @@ impl Group {
             output_bytes,
             temp_bytes,
             kept_bytes: 0,
-            seconds: median(self.seconds.iter().copied()),
+            seconds: median(&self.seconds),
             view,
             in_place: took_over.filter(|_| always && !view),
             measured: true,
         }
     }
+}
+
+/// The median; 0 if there are no values.
+pub(super) fn median(seconds: &[f64]) -> f64 {
+    let mut seconds = seconds.to_vec();
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or_default()
 }
 
 /// The bytes of an output, from its numbers and the measurement. Operations allocate a little more for some outputs:

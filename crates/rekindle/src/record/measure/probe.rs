@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use burn::tensor::DispatchTensor;
 use burn_ir::OperationIr;
 use rekindle_plan::Bytes;
 
 use super::costs::Costs;
 use crate::{
-    meter::{Interval, Meter},
+    meter::MemoryReading,
     record::{
         RecordError,
         bridge::Interpreter,
@@ -41,7 +40,6 @@ pub(super) fn relative_time(in_one_go: f64, one_by_one: f64) -> f64 {
 /// Measures operations.
 pub(super) struct Probe<'a> {
     pub(super) planning: &'a Planning,
-    pub(super) meter: &'a dyn Meter,
 }
 
 impl Probe<'_> {
@@ -71,28 +69,28 @@ impl Probe<'_> {
         let mut quickest = f64::INFINITY;
         for _ in 0..2 {
             let mut interpreter = start()?;
-            let mut held: Vec<DispatchTensor> = Vec::new();
+            let mut held = Vec::new();
             let mut host = Host::default();
             let mut moving = Duration::ZERO;
             let started = Instant::now();
-            for turn in program.turns(recording) {
+            for (turn, ready) in program.turns(recording) {
                 match turn {
-                    Turn::Move(one, ready) => {
+                    Turn::Move(one) => {
                         make_room(one.bytes());
                         let _ = device.sync();
                         let started = Instant::now();
                         one.run(interpreter.as_mut(), &mut host)?;
                         let _ = device.sync();
                         moving += started.elapsed();
-                        ready.hand_out(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
                     }
                     Turn::Run(run) => {
                         make_room(costs.taken_by(recording, run.number));
                         interpreter.run(without_draw(run.operation()));
-                        run.finish(interpreter.as_mut(), &mut |_, tensor| held.push(tensor));
+                        run.finish(interpreter.as_mut());
                     }
                     Turn::Update(update) => update.skip(interpreter.as_mut()),
                 }
+                held.extend(ready.hand_out(interpreter.as_mut()));
             }
             let _ = device.sync();
             let took = started.elapsed() - moving;
@@ -117,29 +115,61 @@ impl Probe<'_> {
         interpreter: &mut dyn Interpreter,
         operation: OperationIr,
     ) -> Interval {
-        if self.meter.exact_sizes() {
+        let meter = &*self.planning.meter;
+        if meter.exact_sizes() {
             // If pools serve exact sizes and start empty, their peak is the operation's peak.
-            self.meter.trim();
+            meter.trim();
         }
-        let (_, interval) = Interval::of(self.meter, || self.time(interpreter, operation));
-        interval
+        wake_threads();
+        meter.start_interval();
+        let before = meter.read();
+        let seconds = self.time(interpreter, operation);
+        let after = meter.read();
+        Interval {
+            before,
+            after,
+            seconds,
+        }
     }
 }
 
-/// The peak of an operation, as far as known: the reserved bytes of exact pools include buffers that no reading showed.
-fn peak(interval: &Interval) -> u64 {
-    let reserved = interval.after.reserved_bytes.unwrap_or_default();
-    interval.after.peak_in_use_bytes.max(reserved).0
+/// Wakes the threads that CPU kernels run on. In a training step they are always awake and work in parallel, each with
+/// its own scratch memory; an operation after a pause may finish before other threads join in.
+fn wake_threads() {
+    #[cfg(feature = "flex")]
+    rayon::broadcast(|_| {});
 }
 
-/// Its temporary bytes.
-pub(super) fn temp_bytes(interval: &Interval) -> u64 {
-    interval.above(peak(interval))
+/// Memory and time of one operation.
+pub(super) struct Interval {
+    before: MemoryReading,
+    after: MemoryReading,
+    pub(super) seconds: f64,
 }
 
-/// Whether the output reused an input's storage: the operation needed less than half of the output's bytes.
-pub(super) fn took_over(interval: &Interval, output_bytes: u64) -> bool {
-    peak(interval).saturating_sub(interval.before.in_use_bytes.0) < output_bytes / 2
+impl Interval {
+    /// Bytes by which memory in use has increased afterwards.
+    pub(super) fn kept(&self) -> u64 {
+        let after = self.after.in_use_bytes.0;
+        after.saturating_sub(self.before.in_use_bytes.0)
+    }
+
+    /// The peak, as far as known: the reserved bytes of exact pools include buffers that no reading showed.
+    fn peak(&self) -> u64 {
+        let reserved = self.after.reserved_bytes.unwrap_or_default();
+        self.after.peak_in_use_bytes.max(reserved).0
+    }
+
+    /// Temporary bytes: how far the peak is above the bytes in use before and after.
+    pub(super) fn temp_bytes(&self) -> u64 {
+        let (before, after) = (self.before.in_use_bytes, self.after.in_use_bytes);
+        self.peak().saturating_sub(after.max(before).0)
+    }
+
+    /// Whether the output reused an input's storage: the operation needed less than half of the output's bytes.
+    pub(super) fn took_over(&self, output_bytes: u64) -> bool {
+        self.peak().saturating_sub(self.before.in_use_bytes.0) < output_bytes / 2
+    }
 }
 
 #[cfg(test)]

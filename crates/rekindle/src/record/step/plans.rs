@@ -1,11 +1,14 @@
 //! The plans of a step: stored by the shapes of their batches, compared with the step, and made again when needed.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{cell::Cell, collections::HashMap, rc::Rc, time::Duration};
 
-use burn::{module::Module, tensor::DispatchTensor};
+use burn::{
+    module::{Module, ParamId},
+    tensor::DispatchTensor,
+};
 use rekindle_plan::{Bytes, Planner};
 
-use super::state::{Current, State, Step};
+use super::{State, Step};
 use crate::{
     record::{
         Comparison, RecordError, bridge,
@@ -14,7 +17,7 @@ use crate::{
         measured::MeasuredRecording,
         options::{Options, Planning, without_reserve},
         places::Place,
-        planned::{PlannedRecording, planned},
+        planned::{Current, PlannedRecording, planned},
         recording::Recording,
         wanted::Wanted,
         ways::{Ways, planned_in},
@@ -39,7 +42,7 @@ where
     F: Fn(&M, I) -> R,
 {
     /// Plans the step again for another budget, without measuring it again, for example to compare several. A
-    /// percentage such as `"60%"` refers to the plan's [`plain_peak`](crate::record::StepPlan::plain_peak).
+    /// percentage such as `"60%"` refers to the plan's [`plain_peak`](crate::record::PlanSummary::plain_peak).
     ///
     /// # Errors
     ///
@@ -203,19 +206,17 @@ where
                 before = meter.read().in_use_bytes;
             }
             let places = Place::of(model);
-            let input_gradients = self.planning.options.input_gradients;
-            let taken = bridge::take(model, &places, batch, input_gradients, &self.step)?;
-            let now = taken.fingerprint();
+            let taken = bridge::take(model, &places, batch, &self.step)?;
+            let recorded = Recording::new(taken, self.update());
+            begun = begun.max(peak());
             let same = |plan: &Rc<PlannedRecording<_>>| {
-                is_of(plan, &places) && plan.measured.recording.fingerprint == now
+                is_of(plan, &places)
+                    && plan.measured.recording.fingerprint == recorded.0.fingerprint
             };
             if let Some(place) = state.plans.iter().position(same) {
-                auxiliary_now = Some(taken.auxiliary);
-                begun = begun.max(peak());
+                auxiliary_now = Some(recorded.1);
                 place
             } else {
-                let recorded = Recording::new(taken, self.update());
-                begun = begun.max(peak());
                 recorded.0.check_trains()?;
                 state.changed += u64::from(known.is_some());
                 let in_numbers = |plan: &Rc<PlannedRecording<_>>| {
@@ -363,6 +364,42 @@ where
     }
 }
 
+impl<A> State<A> {
+    /// Replaces a stored recording by one that [differs in numbers](PlannedRecording::differs_in_numbers).
+    fn renumber(&mut self, place: usize, recorded: (Recording, A)) {
+        let measured = Rc::get_mut(&mut self.plans[place]);
+        let measured = measured.and_then(|plan| Rc::get_mut(&mut plan.measured));
+        if let Some(measured) = measured {
+            (measured.recording, measured.auxiliary) = recorded;
+        }
+    }
+
+    /// Bytes of the optimizer's state that comes into use with a recording, if steps have run: of parameters that train
+    /// now and did not before.
+    fn new_bytes(&self, planning: &Planning, recording: &Recording) -> Result<Bytes, RecordError> {
+        let recordings = self.plans.iter().map(|plan| &plan.measured.recording);
+        let known = recordings.flat_map(|one| &one.parameters);
+        let known: HashMap<ParamId, bool> = known.fold(HashMap::new(), |mut known, one| {
+            *known.entry(one.id).or_default() |= one.trains;
+            known
+        });
+        let mut bytes = Bytes::ZERO;
+        for one in &recording.parameters {
+            match known.get(&one.id) {
+                Some(trained) if self.steps > 1 && one.trains && !trained => {
+                    bytes += planning.updates().of(one.id, false).state_bytes;
+                }
+                Some(_) => {}
+                None => {
+                    let path = one.path.clone();
+                    return Err(RecordError::Parameter { path });
+                }
+            }
+        }
+        Ok(bytes)
+    }
+}
+
 /// A plan beside the stored ones. On the host they take a part of the budget: if none fits, only the first `least` of them
 /// are kept.
 fn planned_beside<A>(
@@ -391,8 +428,8 @@ fn made_by_larger<A: Clone>(
     let (larger, smaller) =
         own.find_map(|plan| Some((plan, plan.measured.smaller(new, planning.on_host)?)))?;
     let wanted = Wanted::Operations {
-        operations: larger.prepared.program().operations().to_vec(),
-        offloaded: larger.prepared.offloaded().to_vec(),
+        operations: larger.prepared.program.operations().to_vec(),
+        offloaded: larger.prepared.offloaded.clone(),
     };
     let by_larger = planning.with_budget(planning.budget, wanted);
     let mut plan = planned(&by_larger, Rc::new(smaller)).ok()?;
@@ -400,7 +437,7 @@ fn made_by_larger<A: Clone>(
     let scratch = |plan: &PlannedRecording<A>| Bytes(plan.measured.costs.scratch_bytes);
     plan.base += scratch(&plan) - scratch(larger);
     plan.numbers.planner = larger.numbers.planner;
-    plan.segments.clone_from(&larger.segments);
+    plan.numbers.segments.clone_from(&larger.numbers.segments);
     plan.credit = Some(Cell::new(larger.took + larger.measured.took));
     Some(plan)
 }

@@ -10,7 +10,7 @@ use burn::{
 use rekindle::{
     Sharded,
     meter::{HostMeter, Meter},
-    record::{Exchanges, NetworkReading, Optimizer, Rate, RecordError, StepPlan, Wanted},
+    record::{Exchanges, NetworkReading, Optimizer, PlanSummary, Rate, RecordError, Wanted},
     reduce::{Reducer, Rehearsal, in_process, part},
 };
 use rekindle_plan::{Bytes, Seconds};
@@ -98,7 +98,7 @@ fn shared<T: Task>(
     rank: impl Reducer + Clone + 'static,
     way: Way,
     runs: bool,
-) -> (StepPlan, Vec<NetworkReading>) {
+) -> (PlanSummary, Vec<NetworkReading>) {
     let own = T::part(batch, part(SAMPLES, rank.rank(), RANKS));
     let mut model = model.valid().train();
     let plain = || SgdConfig::new().init();
@@ -189,7 +189,7 @@ fn the_means_that_are_exchanged_are_the_planned_ones() {
 
 /// Over a link by which two ranks sum `bytes` in this part of what a step computes, a tenth of it latency: the plan, what the
 /// step computes, and what that sum takes.
-fn linked<T: Task>(way: Way, bytes: usize, part: f64) -> (StepPlan, f64, f64) {
+fn linked<T: Task>(way: Way, bytes: usize, part: f64) -> (PlanSummary, f64, f64) {
     let device = Device::flex().autodiff();
     let model = T::model(&device);
     let batch = T::batch(SAMPLES, &device);

@@ -143,6 +143,52 @@ fn a_change_is_noticed_in_the_step_that_makes_it() {
     assert!(step.plan().comparison_time.0 > 0.0);
 }
 
+/// What differs beside the operations: the numbers of a constant, and which of two outputs is the first.
+#[test]
+fn a_change_of_numbers_or_outputs_alone_is_noticed() {
+    let device = Device::flex().autodiff();
+    let model = LinearConfig::new(6, 2).init(&device);
+    let change = Cell::new("none");
+    let loss = |model: &Linear, input: Tensor<2>| {
+        let second = if change.get() == "numbers" { 2.0 } else { 3.0 };
+        let factors = Tensor::<1>::from_floats([0.5, second], &input.device());
+        let x = model.forward(input);
+        let outputs = (x.clone().tanh(), x * factors.unsqueeze::<2>());
+        let loss = (outputs.0.clone() + outputs.1.clone()).square().mean();
+        let exchanged = change.get() == "outputs";
+        let outputs = match exchanged {
+            true => (outputs.1, outputs.0),
+            false => outputs,
+        };
+        (loss, outputs)
+    };
+    let input = Tensor::<2>::random([4, 6], Distribution::Default, &device);
+    let step = rekindle::record(&model, &input, loss)
+        .expect("recorded")
+        .plain()
+        .expect("planned");
+    let bits = |tensor: &Tensor<2>| -> Vec<u32> {
+        let data = tensor.clone().into_data();
+        data.iter::<f32>().map(f32::to_bits).collect()
+    };
+    let changes = ["none", "none", "numbers", "none", "outputs", "none"];
+    for (place, (now, seen)) in changes.into_iter().zip([0, 0, 1, 2, 3, 3]).enumerate() {
+        change.set(now);
+        let output = step.run(&model, input.clone()).expect("run");
+        assert_eq!(step.recordings().1, seen, "step {place}: {now}");
+        let (loss, outputs) = loss(&model, input.clone());
+        let plain = GradientsParams::from_grads(loss.backward(), &model);
+        assert_eq!(
+            weight_bits(&output.gradients, &model),
+            weight_bits(&plain, &model),
+            "step {place}"
+        );
+        let (first, second) = &output.auxiliary;
+        assert_eq!(bits(first), bits(&outputs.0), "step {place}");
+        assert_eq!(bits(second), bits(&outputs.1), "step {place}");
+    }
+}
+
 /// Comparisons take memory, which budgets count.
 #[test]
 fn comparing_stays_within_the_budget() {
