@@ -60,21 +60,12 @@ pub enum LayerSpec {
     AvgPool2d(PoolSpec),
     /// All dimensions of a sample into one.
     Flatten,
-    /// The same values in another shape (without the batch dimension).
-    Reshape {
-        /// The new shape of one sample.
-        shape: Vec<usize>,
-    },
     /// `max(x, 0)`.
     Relu,
     /// Gaussian error linear unit.
     Gelu,
     /// Hyperbolic tangent.
     Tanh,
-    /// Logistic function.
-    Sigmoid,
-    /// Softmax over the last dimension.
-    Softmax,
     /// Zeroes values at random while training and scales the rest by `1 / (1 - p)`.
     Dropout {
         /// Chance that a value is zeroed, in `[0, 1)`.
@@ -219,12 +210,9 @@ impl LayerSpec {
             Self::MaxPool2d(_) => "max_pool2d",
             Self::AvgPool2d(_) => "avg_pool2d",
             Self::Flatten => "flatten",
-            Self::Reshape { .. } => "reshape",
             Self::Relu => "relu",
             Self::Gelu => "gelu",
             Self::Tanh => "tanh",
-            Self::Sigmoid => "sigmoid",
-            Self::Softmax => "softmax",
             Self::Dropout { .. } => "dropout",
             Self::BatchNorm { .. } => "batch_norm",
             Self::LayerNorm { .. } => "layer_norm",
