@@ -129,7 +129,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     let model = ModelSpec { input, layers };
     let shape = model
         .infer()
-        .map_err(|error| misfit(error.to_string(), &error.path.0))?;
+        .map_err(|error| misfit(error.to_string(), &error.path))?;
     let target = data.target();
     check_output(&shape, target).map_err(|problem| {
         let last = [model.layers.len() - 1];

@@ -11,7 +11,7 @@ use super::{
     maker::Maker,
     rules::{NO_LAYERS, check_sample},
     shape::ModelShape,
-    shape_error::{LayerPath, ShapeError},
+    shape_error::ShapeError,
     spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
     stage::Stage,
     stages::stages,
@@ -43,7 +43,7 @@ impl ModelSpec {
     /// See [`infer`](Self::infer).
     pub fn blueprint(&self) -> Result<Blueprint<'_>, ShapeError> {
         let of_the_model = |problem| ShapeError {
-            path: LayerPath::default(),
+            path: Vec::new(),
             kind: "model",
             got: self.input.clone(),
             problem,
@@ -87,7 +87,7 @@ fn place_all<'a>(
         };
         let placed = place(list, index, &next, inner, embedded);
         let placed = placed.map_err(|problem| ShapeError {
-            path: LayerPath(path.clone()),
+            path: path.clone(),
             kind: layer.kind(),
             got: next.clone(),
             problem,

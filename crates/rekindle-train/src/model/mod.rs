@@ -13,7 +13,7 @@
 //! | [`stage`] | a [`Stage`](stage::Stage) and its modules' forward |
 //! | `tie` | one weight for embedding and output |
 //! | [`value`] | the activation that flows between the stages |
-//! | [`window`] | sizes of convolution and pooling windows |
+//! | `window` | sizes of convolution and pooling windows |
 
 pub mod build;
 mod init;
@@ -28,4 +28,4 @@ pub mod stage;
 pub mod stages;
 pub(crate) mod tie;
 pub mod value;
-pub mod window;
+mod window;

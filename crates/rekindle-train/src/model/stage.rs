@@ -19,7 +19,7 @@ use rekindle::{ChunkedCrossEntropy, layer::Layer, synchronised_batch_norm};
 
 /// A layer's module.
 #[derive(Module, Debug)]
-pub enum Op {
+pub(super) enum Op {
     /// `y = x W + b` on the last dimension.
     Linear(Linear),
     /// 2-D convolution.
@@ -56,11 +56,11 @@ pub enum Op {
 
 /// All dimensions of a sample into one.
 #[derive(Module, Debug)]
-pub struct Flatten;
+pub(super) struct Flatten;
 
 /// Attention of each position to all positions, or, if causal, to itself and earlier ones.
 #[derive(Module, Debug)]
-pub struct Attention {
+pub(super) struct Attention {
     /// One. It is in a list because burn has no modules in boxes, and every [`Op`] would be as large.
     heads: Vec<MultiHeadAttention>,
     causal: bool,
@@ -73,6 +73,7 @@ pub struct Attention {
 #[derive(Module, Debug)]
 pub struct Stage {
     ops: Vec<Op>,
+    /// Shape of one input sample.
     #[module(skip)]
     input: SampleShape,
     /// The loss that runs the last layer.
@@ -92,15 +93,8 @@ impl Stage {
         }
     }
 
-    /// Shape of one input sample.
-    #[must_use]
-    pub fn input(&self) -> &SampleShape {
-        &self.input
-    }
-
     /// The modules of its layers, in order.
-    #[must_use]
-    pub fn ops(&self) -> &[Op] {
+    pub(super) fn ops(&self) -> &[Op] {
         &self.ops
     }
 
@@ -137,7 +131,7 @@ impl Layer for Stage {
 
     /// # Panics
     ///
-    /// If one sample of the input does not have the shape [`Stage::input`]; check it with [`Value::check`].
+    /// If one sample of the input does not have the shape for which the stage was built.
     fn forward(&self, input: Value) -> Value {
         match self.run(input) {
             Ok(output) => output,
