@@ -28,7 +28,7 @@ use rekindle_train::{
     data::{Dataset, Split, TargetKind, settings::Source},
     model::{
         shape::ModelShape,
-        spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
+        spec::{LayerSpec, ModelSpec, SampleShape},
     },
     settings::{OnNonFinite, TrainSettings},
 };
@@ -352,7 +352,7 @@ fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), Problem> {
             format!("squared error needs as many numbers as the data's targets have: [{values}]"),
         ),
     };
-    if fits && output.kind == ElementKind::Float {
+    if fits {
         return Ok(());
     }
     let flatten = if output.dims.len() > 1 && !matches!(target, TargetKind::TokenClasses(_)) {

@@ -205,7 +205,7 @@ layer | { type = 'linear', out = 3 }, | a layer is a table of one key, such as {
 layer | { type = 'relu' }, | unknown name `type` | type
 layer | { residual = ['relu', { tahn = {} }] }, | unknown name `tahn` | tahn | did you mean `tanh`?
 layer | { conv2d = { out = 1, kernel = [3, 1, 1] } }, | expected a whole number, or a pair of them | [3, 1, 1]
-layer | { conv2d = { out = 1, kernel = 3, padding = 'full' } }, | expected "same", "valid", a whole number, or a pair of them | 'full'
+layer | { conv2d = { out = 1, kernel = 3, padding = 'full' } }, | expected "same", a whole number, or a pair of them | 'full'
 layer | 'relu', { repeat = { times = 0, layers = ['relu'] } }, | `times` must be at least 1 | { repeat = { times = 0, layers = ['relu'] } }
 layer | { dropout = { p = 1.0 } }, | layer 0 (dropout) got [1, 8, 8]: `p` is 1; it must be at least 0 and less than 1 | { dropout = { p = 1.0 } }
 layer | { embedding = { dim = 3 } }, | layer 0 (embedding) got [1, 8, 8]: it needs token ids, not numbers; an embedding comes first, on an input of token ids | { embedding = { dim = 3 } }

@@ -48,7 +48,7 @@ pub enum LayerSpec {
         #[schemars(with = "Pair")]
         stride: [usize; 2],
         /// Zeros around the input.
-        #[serde(default)]
+        #[serde(default = "no_zeros")]
         padding: Padding,
         /// Whether a bias is added.
         #[serde(default = "yes")]
@@ -128,6 +128,10 @@ fn yes() -> bool {
 
 fn one_step() -> [usize; 2] {
     [1, 1]
+}
+
+fn no_zeros() -> Padding {
+    Padding::Explicit([0, 0])
 }
 
 fn half() -> f64 {
@@ -317,17 +321,14 @@ impl PoolSpec {
 }
 
 /// Zeros around a convolution's input.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "snake_case",
-    expecting = "expected \"same\", \"valid\", a whole number, or a pair of them"
+    expecting = "expected \"same\", a whole number, or a pair of them"
 )]
 pub enum Padding {
     /// As many as keep `ceil(size / stride)`; needs an odd kernel.
     Same,
-    /// None.
-    #[default]
-    Valid,
     /// Rows and columns on each side.
     #[serde(untagged)]
     Explicit(

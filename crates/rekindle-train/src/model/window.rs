@@ -53,7 +53,6 @@ impl Padding {
     pub(super) fn each_side(self, kernel: [usize; 2]) -> [usize; 2] {
         match self {
             Self::Same => kernel.map(|k| k.saturating_sub(1) / 2),
-            Self::Valid => [0, 0],
             Self::Explicit(padding) => padding,
         }
     }

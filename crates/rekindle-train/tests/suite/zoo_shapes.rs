@@ -100,7 +100,7 @@ fn every_kind_maps_its_shape() {
         ),
         (
             image.clone(),
-            conv(4, 3, Padding::Valid),
+            conv(4, 3, Padding::Explicit([0, 0])),
             SampleShape::float([4, 7, 5]),
             4 * 3 * 9 + 4,
         ),
@@ -213,7 +213,10 @@ fn settings_that_make_no_sense_are_refused() {
     };
     assert_eq!(refused(image(), linear(0)), zero("out"));
     assert_eq!(refused(image(), conv(0, 3, Padding::Same)), zero("out"));
-    assert_eq!(refused(image(), conv(1, 0, Padding::Valid)), zero("kernel"));
+    assert_eq!(
+        refused(image(), conv(1, 0, Padding::Explicit([0, 0]))),
+        zero("kernel")
+    );
     assert_eq!(refused(image(), no_stride), zero("stride"));
     assert_eq!(refused(image(), pool(0, 0)), zero("kernel"));
     let tokens = || SampleShape::tokens([4]);
