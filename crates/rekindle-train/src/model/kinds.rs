@@ -52,7 +52,7 @@ impl Embedded {
 
 fn shares(layers: &[LayerSpec]) -> bool {
     layers.iter().any(|layer| match layer {
-        LayerSpec::Unembedding { .. } => true,
+        LayerSpec::Unembedding => true,
         LayerSpec::Residual(layers) => shares(layers),
         _ => false,
     })
@@ -195,15 +195,14 @@ pub(super) fn place<'a>(
             });
             (vec![first, dim], product(&[vocab, dim]), make)
         }
-        LayerSpec::Unembedding { vocab } => {
-            not_zero("vocab", &[vocab])?;
-            if embedded.table != Some([vocab, last]) {
-                let has = embedded.table.map_or_else(
-                    || "the model has none".into(),
-                    |table| format!("that of the model is {table:?}"),
-                );
+        LayerSpec::Unembedding => {
+            let [vocab, dim] = embedded.table.ok_or(
+                "it shares the weight of the model's embedding, and there is none; put one first",
+            )?;
+            if dim != last {
                 return Err(format!(
-                    "it shares the weight of the model's one embedding, which must be [{vocab}, {last}]; {has}"
+                    "it shares the weight of the model's embedding, so it needs vectors of {dim} values; use a linear \
+                     layer before it, or an embedding with `dim = {last}`"
                 ));
             }
             let make = drawn(|maker| {

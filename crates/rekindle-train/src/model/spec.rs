@@ -95,12 +95,8 @@ pub enum LayerSpec {
         /// Length of each vector.
         dim: usize,
     },
-    /// Logits by the embedding's own weight, transposed: `y = x E^T`. The model has one embedding, of `vocab` token ids.
-    Unembedding {
-        /// Number of different ids. In a config it may be left out: then it is the data's.
-        #[serde(default)]
-        vocab: usize,
-    },
+    /// Logits by the embedding's own weight, transposed: `y = x E^T`.
+    Unembedding,
     /// A learned vector for each place, added: on `[length, dim]`, for attention, which knows no order.
     Positions,
     /// Multi-head self-attention over `[length, dim]`, with its four linear maps (Vaswani et al. 2017).
@@ -221,7 +217,7 @@ impl LayerSpec {
             Self::BatchNorm { .. } => "batch_norm",
             Self::LayerNorm { .. } => "layer_norm",
             Self::Embedding { .. } => "embedding",
-            Self::Unembedding { .. } => "unembedding",
+            Self::Unembedding => "unembedding",
             Self::Positions => "positions",
             Self::Attention { .. } => "attention",
             Self::Residual(_) => "residual",

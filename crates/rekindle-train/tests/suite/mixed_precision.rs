@@ -331,7 +331,7 @@ fn peaks_of_a_transformer_hold_master_weights() {
         residual(vec![norm(), attention]),
         residual(vec![norm(), linear(4 * DIM), LayerSpec::Gelu, linear(DIM)]),
     ];
-    let ends = [norm(), LayerSpec::Unembedding { vocab: 256 }];
+    let ends = [norm(), LayerSpec::Unembedding];
     let embedded = [
         LayerSpec::Embedding {
             vocab: 256,

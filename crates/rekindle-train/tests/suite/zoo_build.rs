@@ -76,7 +76,7 @@ fn on_tokens() -> ModelSpec {
         LayerSpec::Embedding { vocab: 11, dim: 5 },
         LayerSpec::Positions,
         LayerSpec::Residual(vec![norm, attention]),
-        LayerSpec::Unembedding { vocab: 11 },
+        LayerSpec::Unembedding,
     ];
     ModelSpec {
         input: SampleShape::tokens([6]),

@@ -367,7 +367,7 @@ fn an_unembedding_multiplies_with_every_vector_of_the_embedding() {
     let table = scattered(5 * 2);
     let layers = vec![
         LayerSpec::Embedding { vocab: 5, dim: 2 },
-        LayerSpec::Unembedding { vocab: 5 },
+        LayerSpec::Unembedding,
     ];
     let (ids, device) = ([3, 0, 4], Device::flex().autodiff());
     // Both places of the one weight are given it.
