@@ -85,10 +85,7 @@ fn every_layer_is_read() {
         padding,
         bias,
     };
-    let norm = LayerSpec::BatchNorm {
-        epsilon: 1e-5,
-        momentum: 0.2,
-    };
+    let norm = LayerSpec::BatchNorm { momentum: 0.2 };
     let inner = LayerSpec::Residual(vec![LayerSpec::Tanh]);
     let pool = |kernel, stride: Option<usize>, padding| PoolSpec {
         kernel: [kernel; 2],
@@ -102,7 +99,7 @@ fn every_layer_is_read() {
         LayerSpec::Residual(vec![LayerSpec::Relu, LayerSpec::Gelu, inner]),
         LayerSpec::MaxPool2d(pool(2, None, 0)),
         LayerSpec::AvgPool2d(pool(3, Some(1), 1)),
-        LayerSpec::LayerNorm { epsilon: 1e-5 },
+        LayerSpec::LayerNorm,
         LayerSpec::Dropout { p: 0.1 },
         LayerSpec::Tanh,
         LayerSpec::Relu,

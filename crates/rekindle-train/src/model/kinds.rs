@@ -12,8 +12,8 @@ use super::{
     init::{FirstValues, conv_fan_in, independent_values, linear_values, unit_rows},
     maker::Maker,
     rules::{
-        NO_LAYERS, check_sample, image, in_range, not_zero, pooled, positive, product, too_large,
-        vectors, windows, with_last,
+        NO_LAYERS, check_sample, image, in_range, not_zero, pooled, product, too_large, vectors,
+        windows, with_last,
     },
     shape::{LayerShape, MAX_ELEMENTS},
     spec::{ElementKind, LayerSpec, Padding, SampleShape},
@@ -161,22 +161,18 @@ pub(super) fn place<'a>(
             let dropout = DropoutConfig::new(p).init();
             (same(), Some(0), plain(Op::Dropout(dropout)))
         }
-        LayerSpec::BatchNorm { epsilon, momentum } => {
-            positive("epsilon", epsilon)?;
+        LayerSpec::BatchNorm { momentum } => {
             let inside = (0.0..=1.0).contains(&momentum);
             in_range("momentum", momentum, inside, "between 0 and 1")?;
             let make = drawn(move |maker| {
-                let config = BatchNormConfig::new(first)
-                    .with_epsilon(epsilon)
-                    .with_momentum(momentum);
+                let config = BatchNormConfig::new(first).with_momentum(momentum);
                 Op::BatchNorm(maker.drawn(config.init(maker.device)))
             });
             (same(), product(&[first, 2]), make)
         }
-        LayerSpec::LayerNorm { epsilon } => {
-            positive("epsilon", epsilon)?;
+        LayerSpec::LayerNorm => {
             let make = drawn(move |maker| {
-                let config = LayerNormConfig::new(last).with_epsilon(epsilon);
+                let config = LayerNormConfig::new(last);
                 Op::LayerNorm(maker.drawn(config.init(maker.device)))
             });
             (same(), product(&[last, 2]), make)

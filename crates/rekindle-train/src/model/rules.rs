@@ -103,15 +103,6 @@ pub(super) fn not_zero(what: &'static str, sizes: &[usize]) -> Result<(), String
     }
 }
 
-pub(super) fn positive(what: &'static str, value: f64) -> Result<(), String> {
-    in_range(
-        what,
-        value,
-        value.is_finite() && value > 0.0,
-        "a finite number above 0",
-    )
-}
-
 pub(super) fn in_range(
     what: &'static str,
     value: f64,

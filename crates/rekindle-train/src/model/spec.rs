@@ -74,19 +74,12 @@ pub enum LayerSpec {
     },
     /// Batch normalisation over the first dimension of a sample (channels or features).
     BatchNorm {
-        /// Added to the variance.
-        #[serde(default = "normalisation_epsilon")]
-        epsilon: f64,
         /// Share of the new batch in the running statistics.
         #[serde(default = "statistics_momentum")]
         momentum: f64,
     },
     /// Layer normalisation over the last dimension.
-    LayerNorm {
-        /// Added to the variance.
-        #[serde(default = "normalisation_epsilon")]
-        epsilon: f64,
-    },
+    LayerNorm,
     /// A learned vector for each token id.
     Embedding {
         /// Number of different ids. In a config it may be left out: then it is the data's.
@@ -132,10 +125,6 @@ fn no_zeros() -> Padding {
 
 fn half() -> f64 {
     0.5
-}
-
-fn normalisation_epsilon() -> f64 {
-    1e-5
 }
 
 fn statistics_momentum() -> f64 {
@@ -215,7 +204,7 @@ impl LayerSpec {
             Self::Tanh => "tanh",
             Self::Dropout { .. } => "dropout",
             Self::BatchNorm { .. } => "batch_norm",
-            Self::LayerNorm { .. } => "layer_norm",
+            Self::LayerNorm => "layer_norm",
             Self::Embedding { .. } => "embedding",
             Self::Unembedding => "unembedding",
             Self::Positions => "positions",

@@ -28,10 +28,7 @@ fn images() -> ModelSpec {
         padding: Padding::Same,
         bias: true,
     };
-    let norm = LayerSpec::BatchNorm {
-        epsilon: 1e-5,
-        momentum: 0.1,
-    };
+    let norm = LayerSpec::BatchNorm { momentum: 0.1 };
     let pool = PoolSpec {
         kernel: [2, 2],
         stride: Some([2, 2]),
@@ -49,7 +46,7 @@ fn images() -> ModelSpec {
             LayerSpec::AvgPool2d(pool),
             LayerSpec::Flatten,
             linear(16),
-            LayerSpec::LayerNorm { epsilon: 1e-5 },
+            LayerSpec::LayerNorm,
             LayerSpec::Gelu,
             LayerSpec::Tanh,
             linear(CLASSES),

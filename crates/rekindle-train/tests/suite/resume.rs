@@ -45,7 +45,7 @@ fn mlp() -> ModelSpec {
             LayerSpec::Gelu,
             LayerSpec::Dropout { p: 0.2 },
             linear(16),
-            LayerSpec::LayerNorm { epsilon: 1e-5 },
+            LayerSpec::LayerNorm,
             LayerSpec::Relu,
             linear(CLASSES),
         ],
@@ -60,10 +60,7 @@ pub fn conv_net() -> ModelSpec {
         padding: Padding::Same,
         bias: false,
     };
-    let norm = LayerSpec::BatchNorm {
-        epsilon: 1e-5,
-        momentum: 0.1,
-    };
+    let norm = LayerSpec::BatchNorm { momentum: 0.1 };
     let block = [conv, norm, LayerSpec::Relu];
     let mut layers = block.to_vec();
     layers.push(LayerSpec::Dropout { p: 0.25 });
@@ -1003,7 +1000,7 @@ fn still(mut model: ModelSpec) -> ModelSpec {
     fn each(layers: &mut [LayerSpec]) {
         for layer in layers {
             match layer {
-                LayerSpec::BatchNorm { momentum, .. } => *momentum = 0.0,
+                LayerSpec::BatchNorm { momentum } => *momentum = 0.0,
                 LayerSpec::Residual(layers) => each(layers),
                 _ => {}
             }

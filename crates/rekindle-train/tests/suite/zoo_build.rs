@@ -67,7 +67,7 @@ fn a_built_model_is_reproducible_complete_and_keeps_its_signal() {
 }
 
 fn on_tokens() -> ModelSpec {
-    let norm = LayerSpec::LayerNorm { epsilon: 1e-5 };
+    let norm = LayerSpec::LayerNorm;
     let attention = LayerSpec::Attention {
         heads: 1,
         causal: true,
@@ -94,14 +94,11 @@ fn on_images() -> ModelSpec {
     };
     let inner = vec![
         conv.clone(),
-        LayerSpec::BatchNorm {
-            epsilon: 1e-5,
-            momentum: 0.1,
-        },
+        LayerSpec::BatchNorm { momentum: 0.1 },
         LayerSpec::Gelu,
     ];
     let layers = vec![
-        LayerSpec::LayerNorm { epsilon: 1e-5 },
+        LayerSpec::LayerNorm,
         conv,
         LayerSpec::Residual(vec![LayerSpec::Residual(inner)]),
         LayerSpec::Flatten,

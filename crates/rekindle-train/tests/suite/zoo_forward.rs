@@ -222,14 +222,9 @@ fn activations_match_tabulated_values() {
 fn layer_norm_centres_and_scales_each_row() {
     let input = [1.0, 2.0, 3.0, 4.0, 10.0, 10.0, 14.0, 14.0];
     let params = vec![vec![1.0, 1.0, 2.0, 1.0], vec![0.0, 0.5, 0.0, 0.0]];
-    let (_, values) = run(
-        &input,
-        &[1, 2, 4],
-        vec![LayerSpec::LayerNorm { epsilon: 1e-3 }],
-        params,
-    );
+    let (_, values) = run(&input, &[1, 2, 4], vec![LayerSpec::LayerNorm], params);
     // Means 2.5 and 12, variances 1.25 and 4.
-    let (first, second) = (1.251_f32.sqrt(), 4.001_f32.sqrt());
+    let (first, second) = (1.250_01_f32.sqrt(), 4.000_01_f32.sqrt());
     let expected = [
         -1.5 / first,
         -0.5 / first + 0.5,
@@ -247,7 +242,7 @@ fn layer_norm_centres_and_scales_each_row() {
 fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
     // Two channels of two values each, two samples: channel 0 holds 1, 3, 5, 7; channel 1 holds 0, 0, 4, 4.
     let input = [1.0, 3.0, 0.0, 0.0, 5.0, 7.0, 4.0, 4.0];
-    let (epsilon, momentum) = (1e-3, 0.25);
+    let momentum = 0.25;
     let params = vec![
         vec![1.0, 1.0],
         vec![0.0, 10.0],
@@ -256,11 +251,11 @@ fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
     ];
     for sample in [vec![2, 2], vec![2, 1, 2]] {
         let shape: Vec<usize> = [2].into_iter().chain(sample.iter().copied()).collect();
-        let norm = LayerSpec::BatchNorm { epsilon, momentum };
+        let norm = LayerSpec::BatchNorm { momentum };
         let model = built(&SampleShape::float(sample), vec![norm], params.clone());
         let given = Value::from_floats(input.to_vec(), &shape, &Device::flex().autodiff()).unwrap();
         // Means 4 and 2, variances 5 and 4.
-        let (first, second) = (5.001_f32.sqrt(), 4.001_f32.sqrt());
+        let (first, second) = (5.000_01_f32.sqrt(), 4.000_01_f32.sqrt());
         let expected = [
             -3.0 / first,
             -1.0 / first,
@@ -274,7 +269,7 @@ fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
         assert_close(&floats(model.forward(given)), &expected);
 
         // Running means 0.25 * (4, 2), variances 0.75 + 0.25 * (5, 4).
-        let (first, second) = (2.001_f32.sqrt(), 1.751_f32.sqrt());
+        let (first, second) = (2.000_01_f32.sqrt(), 1.750_01_f32.sqrt());
         let given = Value::from_floats(input.to_vec(), &shape, &Device::flex()).unwrap();
         let expected: Vec<f32> = [0.0, 2.0]
             .into_iter()
@@ -289,12 +284,11 @@ fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
 
 #[test]
 fn batch_norm_over_features_gives_mean_0_and_variance_1() {
-    let norm = LayerSpec::BatchNorm {
-        epsilon: 1e-9,
-        momentum: 0.1,
-    };
+    let norm = LayerSpec::BatchNorm { momentum: 0.1 };
+    // So large that the 1e-5 that is added to the variance does not count.
+    let input: Vec<f32> = scattered(32).iter().map(|value| 10.0 * value).collect();
     let (_, values) = run(
-        &scattered(32),
+        &input,
         &[8, 4],
         vec![norm],
         vec![vec![1.0; 4], vec![0.0; 4], vec![0.0; 4], vec![1.0; 4]],

@@ -50,9 +50,9 @@ fn a_layer_without_required_keys_may_be_its_kind_alone() {
         "unembedding",
         "flatten"
     ]);
-    let norm = LayerSpec::LayerNorm { epsilon: 1e-5 };
-    assert_eq!(read(alone)[0], norm);
-    assert_eq!(read(json!([{ "layer_norm": {} }])), [norm]);
+    let norm = LayerSpec::BatchNorm { momentum: 0.1 };
+    assert_eq!(read(alone)[1], norm);
+    assert_eq!(read(json!([{ "batch_norm": {} }])), [norm]);
     let refused = |layer: Value| {
         let refused = serde_json::from_value::<LayerSpec>(layer);
         refused.expect_err("no layer").to_string()
