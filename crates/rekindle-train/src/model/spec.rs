@@ -69,7 +69,6 @@ pub enum LayerSpec {
     /// Zeroes values at random while training and scales the rest by `1 / (1 - p)`.
     Dropout {
         /// Chance that a value is zeroed, in `[0, 1)`.
-        #[serde(default = "half")]
         p: f64,
     },
     /// Batch normalisation over the first dimension of a sample (channels or features).
@@ -121,10 +120,6 @@ fn one_step() -> [usize; 2] {
 
 fn no_zeros() -> Padding {
     Padding::Explicit([0, 0])
-}
-
-fn half() -> f64 {
-    0.5
 }
 
 fn statistics_momentum() -> f64 {

@@ -43,15 +43,9 @@ fn groups_unfold_and_layers_are_written_as_they_are_read() {
 
 #[test]
 fn a_layer_without_required_keys_may_be_its_kind_alone() {
-    let alone = json!([
-        "layer_norm",
-        "batch_norm",
-        "dropout",
-        "unembedding",
-        "flatten"
-    ]);
     let norm = LayerSpec::BatchNorm { momentum: 0.1 };
-    assert_eq!(read(alone)[1], norm);
+    let alone = json!(["batch_norm", "flatten"]);
+    assert_eq!(read(alone), [norm.clone(), LayerSpec::Flatten]);
     assert_eq!(read(json!([{ "batch_norm": {} }])), [norm]);
     let refused = |layer: Value| {
         let refused = serde_json::from_value::<LayerSpec>(layer);
