@@ -69,7 +69,7 @@ fn every_layer_is_read() {
     let layers = config(&with_layers(
         "{ conv2d = { out = 4, kernel = 3, padding = 'same' } },
          { conv2d = { out = 4, kernel = [3, 1], stride = 1, padding = [1, 0], bias = false } },
-         { batch_norm = { momentum = 0.2 } },
+         'batch_norm',
          { residual = ['relu', 'gelu', { residual = ['tanh'] }] },
          { max_pool2d = { kernel = 2 } },
          { avg_pool2d = { kernel = 3, stride = 1, padding = 1 } },
@@ -85,7 +85,6 @@ fn every_layer_is_read() {
         padding,
         bias,
     };
-    let norm = LayerSpec::BatchNorm { momentum: 0.2 };
     let inner = LayerSpec::Residual(vec![LayerSpec::Tanh]);
     let pool = |kernel, stride: Option<usize>, padding| PoolSpec {
         kernel: [kernel; 2],
@@ -95,7 +94,7 @@ fn every_layer_is_read() {
     let wanted = [
         conv([3, 3], Padding::Same, true),
         conv([3, 1], Padding::Explicit([1, 0]), false),
-        norm,
+        LayerSpec::BatchNorm,
         LayerSpec::Residual(vec![LayerSpec::Relu, LayerSpec::Gelu, inner]),
         LayerSpec::MaxPool2d(pool(2, None, 0)),
         LayerSpec::AvgPool2d(pool(3, Some(1), 1)),
@@ -195,10 +194,11 @@ layer | { conv2d = { kernel = 3 } }, | missing field `out` | { kernel = 3 }
 layer | { conv2d = { out = 3, kernal = 3 } }, | unknown key `kernal` | kernal | did you mean `kernel`?
 layer | { conv2 = { out = 3, kernel = 3 } }, | unknown name `conv2` | conv2 | did you mean `conv2d`?
 layer | 'rleu', | unknown name `rleu` | 'rleu' | did you mean `relu`?
-layer | 'conv2d', | missing field `out` | 'conv2d'
+layer | 'conv2d', | the name alone is not enough: it needs a table of its keys | 'conv2d'
+layer | 'residual', | the name alone is not enough: it needs a table of its keys | 'residual'
 layer | { linear = 3 }, | invalid type: integer `3`, expected a table of the layer's keys | 3
-layer | { linear = { out = 3 }, bias = false }, | a layer is a table of one key, such as { linear = { out = 10 } } | { linear = { out = 3 }, bias = false }
-layer | { type = 'linear', out = 3 }, | a layer is a table of one key, such as { linear = { out = 10 } } | { type = 'linear', out = 3 }
+layer | { linear = { out = 3 }, bias = false }, | more than one key, but this table has exactly one | { linear = { out = 3 }, bias = false }
+layer | { type = 'linear', out = 3 }, | more than one key, but this table has exactly one | { type = 'linear', out = 3 }
 layer | { type = 'relu' }, | unknown name `type` | type
 layer | { residual = ['relu', { tahn = {} }] }, | unknown name `tahn` | tahn | did you mean `tanh`?
 layer | { conv2d = { out = 1, kernel = [3, 1, 1] } }, | expected a whole number, or a pair of them | [3, 1, 1]

@@ -12,8 +12,8 @@ use super::{
     init::{FirstValues, conv_fan_in, independent_values, linear_values, unit_rows},
     maker::Maker,
     rules::{
-        NO_LAYERS, check_sample, image, in_range, not_zero, pooled, product, too_large, vectors,
-        windows, with_last,
+        NO_LAYERS, check_sample, image, not_zero, pooled, product, too_large, vectors, windows,
+        with_last,
     },
     shape::{LayerShape, MAX_ELEMENTS},
     spec::{ElementKind, LayerSpec, Padding, SampleShape},
@@ -156,16 +156,15 @@ pub(super) fn place<'a>(
         LayerSpec::Gelu => (same(), Some(0), plain(Op::Gelu(Gelu::new()))),
         LayerSpec::Tanh => (same(), Some(0), plain(Op::Tanh(Tanh::new()))),
         LayerSpec::Dropout { p } => {
-            let inside = (0.0..1.0).contains(&p);
-            in_range("p", p, inside, "at least 0 and less than 1")?;
+            if !(0.0..1.0).contains(&p) {
+                return Err(format!("`p` is {p}; it must be at least 0 and less than 1"));
+            }
             let dropout = DropoutConfig::new(p).init();
             (same(), Some(0), plain(Op::Dropout(dropout)))
         }
-        LayerSpec::BatchNorm { momentum } => {
-            let inside = (0.0..=1.0).contains(&momentum);
-            in_range("momentum", momentum, inside, "between 0 and 1")?;
+        LayerSpec::BatchNorm => {
             let make = drawn(move |maker| {
-                let config = BatchNormConfig::new(first).with_momentum(momentum);
+                let config = BatchNormConfig::new(first);
                 Op::BatchNorm(maker.drawn(config.init(maker.device)))
             });
             (same(), product(&[first, 2]), make)

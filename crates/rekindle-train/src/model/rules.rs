@@ -103,19 +103,6 @@ pub(super) fn not_zero(what: &'static str, sizes: &[usize]) -> Result<(), String
     }
 }
 
-pub(super) fn in_range(
-    what: &'static str,
-    value: f64,
-    inside: bool,
-    range: &'static str,
-) -> Result<(), String> {
-    if inside {
-        Ok(())
-    } else {
-        Err(format!("`{what}` is {value}; it must be {range}"))
-    }
-}
-
 pub(super) fn too_large(what: &'static str) -> String {
     format!("{what} would hold more than {MAX_ELEMENTS} values; use smaller sizes")
 }

@@ -2,30 +2,21 @@
 
 use std::fmt;
 
-use schemars::{JsonSchema, Schema};
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{
-        Error, IntoDeserializer, MapAccess, Visitor,
-        value::{MapAccessDeserializer, MapDeserializer, StrDeserializer},
-    },
-};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::settings::AT_LEAST_1;
 
 /// One layer of a sequential model, before its input's shape is known.
 ///
-/// Sizes that follow from the input (channels in, features in) are not here: shape inference finds them. A layer is a table
-/// of one key, its kind; one without a required key may also be its kind alone.
+/// Sizes that follow from the input (channels in, features in) are not here: shape inference finds them. A layer without
+/// keys is its kind; one with keys is a table of one key, its kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
-    remote = "Self",
     expecting = "a table of the layer's keys",
     rename_all = "snake_case",
     deny_unknown_fields
 )]
-#[schemars(transform = or_kind_alone)]
 pub enum LayerSpec {
     /// `y = x W + b` on the last dimension.
     Linear {
@@ -72,11 +63,7 @@ pub enum LayerSpec {
         p: f64,
     },
     /// Batch normalisation over the first dimension of a sample (channels or features).
-    BatchNorm {
-        /// Share of the new batch in the running statistics.
-        #[serde(default = "statistics_momentum")]
-        momentum: f64,
-    },
+    BatchNorm,
     /// Layer normalisation over the last dimension.
     LayerNorm,
     /// A learned vector for each token id.
@@ -122,65 +109,6 @@ fn no_zeros() -> Padding {
     Padding::Explicit([0, 0])
 }
 
-fn statistics_momentum() -> f64 {
-    0.1
-}
-
-impl Serialize for LayerSpec {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for LayerSpec {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Layer;
-        impl<'de> Visitor<'de> for Layer {
-            type Value = LayerSpec;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "a layer: its kind in quotes, or a table such as { linear = { out = 10 } }",
-                )
-            }
-
-            fn visit_str<E: Error>(self, kind: &str) -> Result<LayerSpec, E> {
-                let alone: StrDeserializer<'_, E> = kind.into_deserializer();
-                LayerSpec::deserialize(alone).or_else(|_| {
-                    let no_keys = MapDeserializer::new(std::iter::empty::<(&str, &str)>());
-                    let table = MapDeserializer::new(std::iter::once((kind, no_keys)));
-                    LayerSpec::deserialize(MapAccessDeserializer::new(table))
-                })
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<LayerSpec, A::Error> {
-                if table.size_hint().is_some_and(|keys| keys > 1) {
-                    return Err(A::Error::custom(
-                        "a layer is a table of one key, such as { linear = { out = 10 } }",
-                    ));
-                }
-                LayerSpec::deserialize(MapAccessDeserializer::new(table))
-            }
-        }
-        deserializer.deserialize_any(Layer)
-    }
-}
-
-/// Allows the kind alone of layers that have no required key.
-fn or_kind_alone(schema: &mut Schema) {
-    let Some(Value::Array(forms)) = schema.get_mut("oneOf") else {
-        return;
-    };
-    let alone = |form: &Value| {
-        let (kind, keys) = form["properties"].as_object()?.iter().next()?;
-        let optional = keys["required"].is_null() && keys["properties"].is_object();
-        optional
-            .then(|| json!({ "type": "string", "const": kind, "description": form["description"] }))
-    };
-    let alone: Vec<Value> = forms.iter().filter_map(alone).collect();
-    forms.extend(alone);
-}
-
 /// Layers that a list may unfold to, those inside residuals counted: as many as planners take stages.
 pub const MAX_LAYERS: usize = 20_000;
 
@@ -198,7 +126,7 @@ impl LayerSpec {
             Self::Gelu => "gelu",
             Self::Tanh => "tanh",
             Self::Dropout { .. } => "dropout",
-            Self::BatchNorm { .. } => "batch_norm",
+            Self::BatchNorm => "batch_norm",
             Self::LayerNorm => "layer_norm",
             Self::Embedding { .. } => "embedding",
             Self::Unembedding => "unembedding",

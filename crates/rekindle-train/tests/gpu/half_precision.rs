@@ -28,7 +28,7 @@ fn images() -> ModelSpec {
         padding: Padding::Same,
         bias: true,
     };
-    let norm = LayerSpec::BatchNorm { momentum: 0.1 };
+    let norm = LayerSpec::BatchNorm;
     let pool = PoolSpec {
         kernel: [2, 2],
         stride: Some([2, 2]),

@@ -58,7 +58,7 @@ fn cases() -> Vec<Case> {
         stride: Some([2, 2]),
         padding: [0, 0],
     });
-    let batch_norm = LayerSpec::BatchNorm { momentum: 0.1 };
+    let batch_norm = LayerSpec::BatchNorm;
     let adam = (OptimizerKind::Adam, 0.0, 0.0);
     let sgd = (OptimizerKind::Sgd, 0.9, 0.0);
     let block = residual(vec![layer_norm(), linear(128), LayerSpec::Gelu]);

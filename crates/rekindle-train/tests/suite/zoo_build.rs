@@ -92,11 +92,7 @@ fn on_images() -> ModelSpec {
         padding: Padding::Same,
         bias: true,
     };
-    let inner = vec![
-        conv.clone(),
-        LayerSpec::BatchNorm { momentum: 0.1 },
-        LayerSpec::Gelu,
-    ];
+    let inner = vec![conv.clone(), LayerSpec::BatchNorm, LayerSpec::Gelu];
     let layers = vec![
         LayerSpec::LayerNorm,
         conv,

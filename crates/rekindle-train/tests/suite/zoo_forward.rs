@@ -242,7 +242,6 @@ fn layer_norm_centres_and_scales_each_row() {
 fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
     // Two channels of two values each, two samples: channel 0 holds 1, 3, 5, 7; channel 1 holds 0, 0, 4, 4.
     let input = [1.0, 3.0, 0.0, 0.0, 5.0, 7.0, 4.0, 4.0];
-    let momentum = 0.25;
     let params = vec![
         vec![1.0, 1.0],
         vec![0.0, 10.0],
@@ -251,8 +250,8 @@ fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
     ];
     for sample in [vec![2, 2], vec![2, 1, 2]] {
         let shape: Vec<usize> = [2].into_iter().chain(sample.iter().copied()).collect();
-        let norm = LayerSpec::BatchNorm { momentum };
-        let model = built(&SampleShape::float(sample), vec![norm], params.clone());
+        let norms = vec![LayerSpec::BatchNorm];
+        let model = built(&SampleShape::float(sample), norms, params.clone());
         let given = Value::from_floats(input.to_vec(), &shape, &Device::flex().autodiff()).unwrap();
         // Means 4 and 2, variances 5 and 4.
         let (first, second) = (5.000_01_f32.sqrt(), 4.000_01_f32.sqrt());
@@ -268,15 +267,15 @@ fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
         ];
         assert_close(&floats(model.forward(given)), &expected);
 
-        // Running means 0.25 * (4, 2), variances 0.75 + 0.25 * (5, 4).
-        let (first, second) = (2.000_01_f32.sqrt(), 1.750_01_f32.sqrt());
+        // Running means 0.1 * (4, 2), variances 0.9 + 0.1 * (5, 4).
+        let (first, second) = (1.400_01_f32.sqrt(), 1.300_01_f32.sqrt());
         let given = Value::from_floats(input.to_vec(), &shape, &Device::flex()).unwrap();
-        let expected: Vec<f32> = [0.0, 2.0]
+        let expected: Vec<f32> = [0.6, 2.6]
             .into_iter()
             .map(|x| x / first)
-            .chain([-0.5; 2].map(|x| 10.0 + x / second))
-            .chain([4.0, 6.0].map(|x| x / first))
-            .chain([3.5; 2].map(|x| 10.0 + x / second))
+            .chain([-0.2; 2].map(|x| 10.0 + x / second))
+            .chain([4.6, 6.6].map(|x| x / first))
+            .chain([3.8; 2].map(|x| 10.0 + x / second))
             .collect();
         assert_close(&floats(model.valid().forward(given)), &expected);
     }
@@ -284,13 +283,12 @@ fn batch_norm_uses_the_batch_in_training_and_its_average_in_evaluation() {
 
 #[test]
 fn batch_norm_over_features_gives_mean_0_and_variance_1() {
-    let norm = LayerSpec::BatchNorm { momentum: 0.1 };
     // So large that the 1e-5 that is added to the variance does not count.
     let input: Vec<f32> = scattered(32).iter().map(|value| 10.0 * value).collect();
     let (_, values) = run(
         &input,
         &[8, 4],
-        vec![norm],
+        vec![LayerSpec::BatchNorm],
         vec![vec![1.0; 4], vec![0.0; 4], vec![0.0; 4], vec![1.0; 4]],
     );
     for feature in 0..4 {

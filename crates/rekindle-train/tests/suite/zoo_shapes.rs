@@ -135,12 +135,7 @@ fn every_kind_maps_its_shape() {
             image.clone(),
             0,
         ),
-        (
-            image.clone(),
-            LayerSpec::BatchNorm { momentum: 0.1 },
-            image.clone(),
-            6,
-        ),
+        (image.clone(), LayerSpec::BatchNorm, image.clone(), 6),
         (image.clone(), LayerSpec::LayerNorm, image.clone(), 14),
         (
             SampleShape::tokens([6]),
@@ -256,10 +251,6 @@ fn settings_that_make_no_sense_are_refused() {
     for p in [1.0, -0.1, f64::NAN, f64::INFINITY] {
         let problem = refused(image(), LayerSpec::Dropout { p });
         assert!(problem.contains("`p` is "), "{problem}");
-    }
-    for momentum in [-0.1, 1.1, f64::NAN] {
-        let problem = refused(image(), LayerSpec::BatchNorm { momentum });
-        assert!(problem.contains("`momentum` is "), "{problem}");
     }
 }
 
