@@ -15,7 +15,7 @@ use toml::{
 use crate::terminal;
 
 /// What a name is told that stands without its keys.
-const ALONE: &str = "the name alone is not enough: it needs a table of its keys";
+const ALONE: &str = "the name alone is not enough: it needs a value, `{ name = .. }`";
 
 /// A problem at a position in a config, without the config's text.
 #[derive(Debug, Clone, PartialEq)]

@@ -194,8 +194,8 @@ layer | { conv2d = { kernel = 3 } }, | missing field `out` | { kernel = 3 }
 layer | { conv2d = { out = 3, kernal = 3 } }, | unknown key `kernal` | kernal | did you mean `kernel`?
 layer | { conv2 = { out = 3, kernel = 3 } }, | unknown name `conv2` | conv2 | did you mean `conv2d`?
 layer | 'rleu', | unknown name `rleu` | 'rleu' | did you mean `relu`?
-layer | 'conv2d', | the name alone is not enough: it needs a table of its keys | 'conv2d'
-layer | 'residual', | the name alone is not enough: it needs a table of its keys | 'residual'
+layer | 'conv2d', | the name alone is not enough: it needs a value, `{ name = .. }` | 'conv2d'
+layer | 'residual', | the name alone is not enough: it needs a value, `{ name = .. }` | 'residual'
 layer | { linear = 3 }, | invalid type: integer `3`, expected a table of the layer's keys | 3
 layer | { linear = { out = 3 }, bias = false }, | more than one key, but this table has exactly one | { linear = { out = 3 }, bias = false }
 layer | { type = 'linear', out = 3 }, | more than one key, but this table has exactly one | { type = 'linear', out = 3 }
