@@ -265,7 +265,7 @@ impl From<RunError> for Failure {
             RunError::NonFinite { .. } => Self::with_help(exit::NOT_FINITE, error, FINITE),
             RunError::Train(TrainError::Device(message)) => RecordError::Device(message).into(),
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
-            RunError::Build(_) | RunError::Train(_) => Self::other(error),
+            RunError::Train(_) => Self::other(error),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `rekindle sweep`: one config under many schedules, each in a separate process.
 
 use rekindle_plan::{Bytes, PlanError};
-use rekindle_train::model::stages::ModelStages;
 
 use super::train;
 use crate::{
@@ -109,7 +108,7 @@ fn points(
     config: &Config,
     bytes: impl Fn(rekindle::size::Size) -> Result<Bytes, Failure>,
 ) -> Result<Vec<Point>, Failure> {
-    let stages = ModelStages::new(&config.model, &config.shape).stages.len();
+    let stages = config.shape.stages.len();
     let wrong = |&&segments: &&usize| segments == 0 || segments > stages;
     if let Some(&segments) = args.segments.iter().find(wrong) {
         return Err(PlanError::Segments { segments, stages }.into());

@@ -143,7 +143,7 @@ fn plans(
         if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
             add("the config's plan".into(), run)?;
         }
-        segments = usual_segments(&config.model, &config.shape);
+        segments = usual_segments(config.shape.stages.len());
         segments.extend(run.segments.filter(|count| !segments.contains(count)));
     }
     if let Some(path) = &args.plan {

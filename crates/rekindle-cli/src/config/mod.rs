@@ -28,7 +28,7 @@ use rekindle_train::{
     data::{Dataset, Split, TargetKind, settings::Source},
     model::{
         shape::ModelShape,
-        spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
+        spec::{LayerSpec, ModelSpec, SampleShape},
     },
     settings::{OnNonFinite, TrainSettings},
 };
@@ -120,7 +120,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
         Problem::new(message, place(text, &layer_key(&written, path)))
     };
     if let Some(vocab) = data.vocab() {
-        count_ids(&mut layers, vocab, &mut Vec::new()).map_err(|(why, path)| misfit(why, &path))?;
+        count_ids(&mut layers, vocab).map_err(|why| misfit(why, &[0]))?;
     }
     if let Some(width) = overrides.replace.width {
         layers = vary::widened(&layers, width)
@@ -129,7 +129,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     let model = ModelSpec { input, layers };
     let shape = model
         .infer()
-        .map_err(|error| misfit(error.to_string(), &error.path.0))?;
+        .map_err(|error| misfit(error.to_string(), &error.path))?;
     let target = data.target();
     check_output(&shape, target).map_err(|problem| {
         let last = [model.layers.len() - 1];
@@ -299,29 +299,17 @@ fn layers(
     Ok((written, deeper))
 }
 
-/// Writes out the number of token ids where layers leave it out, and checks it where they say it.
-fn count_ids(
-    layers: &mut [LayerSpec],
-    needed: usize,
-    path: &mut Vec<usize>,
-) -> Result<(), (String, Vec<usize>)> {
-    for (index, layer) in layers.iter_mut().enumerate() {
-        path.push(index);
-        match layer {
-            LayerSpec::Embedding { vocab, .. } | LayerSpec::Unembedding { vocab } => match *vocab {
-                0 => *vocab = needed,
-                stated if stated < needed => {
-                    let why = format!(
-                        "`vocab` is {stated}, but must be at least {needed}: the data has ids below that"
-                    );
-                    return Err((why, path.clone()));
-                }
-                _ => {}
-            },
-            LayerSpec::Residual(layers) => count_ids(layers, needed, path)?,
-            _ => {}
+/// Writes out the number of token ids where the embedding, which is the first layer, leaves it out, and checks it where it
+/// says it.
+fn count_ids(layers: &mut [LayerSpec], needed: usize) -> Result<(), String> {
+    match layers.first_mut() {
+        Some(LayerSpec::Embedding { vocab, .. }) if *vocab == 0 => *vocab = needed,
+        Some(LayerSpec::Embedding { vocab, .. }) if *vocab < needed => {
+            return Err(format!(
+                "`vocab` is {vocab}, but must be at least {needed}: the data has ids below that"
+            ));
         }
-        path.pop();
+        _ => {}
     }
     Ok(())
 }
@@ -352,7 +340,7 @@ fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), Problem> {
             format!("squared error needs as many numbers as the data's targets have: [{values}]"),
         ),
     };
-    if fits && output.kind == ElementKind::Float {
+    if fits {
         return Ok(());
     }
     let flatten = if output.dims.len() > 1 && !matches!(target, TargetKind::TokenClasses(_)) {
