@@ -80,6 +80,7 @@ impl Estimated<'_> {
         check_loss_chunks(settings, model, target)?;
         let blueprint = model.blueprint()?;
         let accumulated = settings.accumulated_bytes(blueprint.shape.param_count());
+        let of_stages = Bytes(STAGE_BYTES * blueprint.shape.stages.len() as u64);
         let batch = settings.micro_batch();
         let make = |device: &Device| {
             let mut stages = blueprint.build_shapes(settings.dtype, device);
@@ -96,10 +97,7 @@ impl Estimated<'_> {
         // On the processor all of the host's memory counts: the next batch, which waits there, and what stages take.
         let on_host = match kernels {
             Kernels::Device => Bytes::ZERO,
-            Kernels::Host { .. } => {
-                let of_stages = Bytes(STAGE_BYTES * blueprint.shape.stages.len() as u64);
-                held_bytes(&model.input, target, batch) + of_stages
-            }
+            Kernels::Host { .. } => held_bytes(&model.input, target, batch) + of_stages,
         };
         let assumed = Assumed {
             update: settings.update.fixed().unwrap_or_default(),

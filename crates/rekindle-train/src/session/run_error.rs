@@ -7,13 +7,8 @@ use thiserror::Error;
 
 use super::OutOfMemory;
 use crate::{
-    data::DataError,
-    device::Unavailable,
-    file_error::FileError,
-    model::shape_error::ShapeError,
-    nonfinite::NonFinite,
-    train_error::TrainError,
-    update::UpdateRefused,
+    data::DataError, device::Unavailable, file_error::FileError, model::shape_error::ShapeError,
+    nonfinite::NonFinite, train_error::TrainError, update::UpdateRefused,
 };
 use rekindle::record::RecordError;
 
