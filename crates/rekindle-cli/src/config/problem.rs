@@ -63,6 +63,10 @@ impl Problem {
                 "invalid type: unit variant, expected newtype variant",
                 ALONE,
             ),
+            (
+                "expected empty table",
+                "it has no keys: its name alone is enough",
+            ),
             ("expected usize", "expected a whole number"),
             ("expected u64", "expected a whole number"),
             ("expected f64", "expected a number"),

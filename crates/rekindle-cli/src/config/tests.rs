@@ -196,6 +196,7 @@ layer | { conv2 = { out = 3, kernel = 3 } }, | unknown name `conv2` | conv2 | di
 layer | 'rleu', | unknown name `rleu` | 'rleu' | did you mean `relu`?
 layer | 'conv2d', | the name alone is not enough: it needs a value, `{ name = .. }` | 'conv2d'
 layer | 'residual', | the name alone is not enough: it needs a value, `{ name = .. }` | 'residual'
+layer | { layer_norm = { epsilon = 1e-3 } }, | it has no keys: its name alone is enough | { epsilon = 1e-3 }
 layer | { linear = 3 }, | invalid type: integer `3`, expected a table of the layer's keys | 3
 layer | { linear = { out = 3 }, bias = false }, | more than one key, but this table has exactly one | { linear = { out = 3 }, bias = false }
 layer | { type = 'linear', out = 3 }, | more than one key, but this table has exactly one | { type = 'linear', out = 3 }
