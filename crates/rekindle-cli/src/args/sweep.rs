@@ -41,14 +41,6 @@ pub struct SweepArgs {
     /// Write sweep.json, sweep.csv and frontier.svg to this folder, after each row
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// Resume the sweep in this folder: run the rows that are missing
-    #[arg(
-        long,
-        value_name = "DIR",
-        conflicts_with = "output",
-        help_heading = "Output"
-    )]
-    pub resume: Option<PathBuf>,
     #[command(flatten)]
     pub answer: AnswerArgs,
 }

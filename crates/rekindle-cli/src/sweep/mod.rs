@@ -14,7 +14,6 @@ pub mod point;
 pub mod record;
 pub mod table;
 
-pub use folder::SweepFolder;
 pub use point::Point;
 pub use record::{SweepRecord, SweepRow};
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{plot::frontier, summary::made_up_run};
 
 use super::{
-    Point, SweepFolder, SweepRecord, SweepRow,
+    Point, SweepRecord, SweepRow, folder,
     record::{RowOutcome, SWEEP_FORMAT},
 };
 
@@ -72,14 +72,12 @@ fn empty() -> SweepRecord {
     SweepRecord {
         format: SWEEP_FORMAT.into(),
         config: "configs/a.toml".into(),
-        config_crc32: "00000000".into(),
         device: "cpu".into(),
         device_name: "a processor".into(),
         count: Count::InUse,
         batch: 64,
         steps: 2,
         limit_bytes: Some(Bytes(64 * MIB)),
-        spread_bytes: Vec::new(),
         rows_asked: 6,
         interrupted: false,
         rows: Vec::new(),
@@ -149,11 +147,11 @@ fn without_a_plain_row_overheads_are_against_the_prediction() {
 #[test]
 fn json_and_csv_say_the_same() {
     let record = made_up();
-    let folder = tempfile::tempdir().expect("a folder");
-    let files = SweepFolder::open(&folder.path().join("new")).expect("opened");
-    files.write(&record).expect("written");
-    let read =
-        |name: &str| std::fs::read_to_string(folder.path().join("new").join(name)).expect("a file");
+    let parent = tempfile::tempdir().expect("a folder");
+    let new = parent.path().join("new");
+    folder::open(&new).expect("opened");
+    folder::write(&new, &record).expect("written");
+    let read = |name: &str| std::fs::read_to_string(new.join(name)).expect("a file");
 
     let json = read("sweep.json");
     let back: SweepRecord = serde_json::from_str(&json).expect("a record");
@@ -202,13 +200,13 @@ fn the_picture_marks_every_run() {
 
 #[test]
 fn a_folder_with_other_files_is_refused_and_left_alone() {
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("thesis.txt"), "x").expect("written");
-    let failure = SweepFolder::open(folder.path()).expect_err("refused");
+    let path = tempfile::tempdir().expect("a folder");
+    std::fs::write(path.path().join("thesis.txt"), "x").expect("written");
+    let failure = folder::open(path.path()).expect_err("refused");
     assert_eq!(failure.code, crate::exit::USAGE);
-    assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 1);
+    assert_eq!(std::fs::read_dir(path.path()).expect("read").count(), 1);
 
-    std::fs::remove_file(folder.path().join("thesis.txt")).expect("removed");
-    SweepFolder::open(folder.path()).expect("opened");
-    assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 0);
+    std::fs::remove_file(path.path().join("thesis.txt")).expect("removed");
+    folder::open(path.path()).expect("opened");
+    assert_eq!(std::fs::read_dir(path.path()).expect("read").count(), 0);
 }
