@@ -182,27 +182,15 @@ fn a_page_is_opened_by_the_systems_program() {
 }
 
 #[test]
-fn a_name_that_ends_in_svg_gets_the_timeline_alone() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let run = folder.path().join("run");
-    train(&run, &["--segments", "2"]);
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let (run, one) = (path("run"), path("one.svg"));
-    rekindle(&["report", &run, "-o", &one]).success();
-    let drawn = fs::read_to_string(&one).expect("written");
-    let beside_record = fs::read_to_string(folder.path().join("run/timeline.svg"));
-    assert_eq!(drawn, beside_record.expect("written"));
-    rekindle(&["report", &run, &run, "-o", &one]).code(2);
-}
-
-#[test]
 fn a_name_that_ends_in_json_gets_a_trace_of_every_action() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("run");
     train(&run, &["--segments", "2"]);
     let trace = folder.path().join("trace.json");
     let path = |path: &Path| path.display().to_string();
-    rekindle(&["report", &path(&run), "-o", &path(&trace)]).success();
+    let (one, file) = (path(&run), path(&trace));
+    rekindle(&["report", &one, "-o", &file]).success();
+    rekindle(&["report", &one, &one, "-o", &file]).code(2);
     let read = |path: &Path| -> Value {
         serde_json::from_str(&fs::read_to_string(path).expect("written")).expect("JSON")
     };

@@ -14,7 +14,7 @@
 //! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
-//! | [`plot`], [`report`] | pictures (timeline, losses, frontier) as SVG; a run or a sweep as one HTML page |
+//! | [`plot`], [`report`] | pictures (timeline, frontier) as SVG; a run or a sweep as one HTML page |
 //! | [`started`], [`resumed`], [`shell`] | the command line of a run, kept in its folder; what `--resume` makes of it; how it is quoted |
 //! | [`child`] | commands of this program in processes of their own, which end with this one |
 //! | [`stop`] | signals that stop a command |

@@ -8,14 +8,14 @@ use super::AnswerArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle report runs/first --open\n  rekindle report runs/first -o timeline.svg"
+    after_help = "Examples:\n  rekindle report runs/first --open\n  rekindle report runs/first -o trace.json"
 )]
 pub struct ReportArgs {
     /// Folders written by `rekindle train -o` or `rekindle sweep -o`
     #[arg(value_name = "DIR", required = true)]
     pub runs: Vec<PathBuf>,
-    /// Write the page to FILE (by default `report.html` in the folder). A FILE that ends in .svg gets the picture alone, one
-    /// in .json the trace of a step for https://ui.perfetto.dev
+    /// Write the page to FILE (by default `report.html` in the folder). A FILE that ends in .json gets the trace of a step for
+    /// https://ui.perfetto.dev
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
     /// Open the page in a browser
