@@ -7,7 +7,7 @@ use rekindle_train::{
     ranks::Local,
 };
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use serde::{Serialize, Serializer};
 
 use crate::{compiling, exit, failure::Failure, table::several};
 
@@ -59,13 +59,6 @@ impl fmt::Display for DeviceChoice {
 impl Serialize for DeviceChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for DeviceChoice {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(D::Error::custom)
     }
 }
 

@@ -15,7 +15,7 @@
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures (timeline, frontier) as SVG; a run or a sweep as one HTML page |
-//! | [`started`], [`resumed`], [`shell`] | the command line of a run, kept in its folder; what `--resume` makes of it; how it is quoted |
+//! | [`started`], [`shell`] | how a run was started, kept in its folder; how a command line is quoted |
 //! | [`child`] | commands of this program in processes of their own, which end with this one |
 //! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`ending`], [`exit`], [`terminal`], [`error_document`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
@@ -59,7 +59,6 @@ mod plot;
 mod progress;
 mod ranks;
 mod report;
-mod resumed;
 mod shell;
 mod started;
 mod stop;

@@ -1,4 +1,5 @@
-//! The command line of a run or a sweep, kept in its folder as `command.json`: `train --resume RUN_DIR` continues with it.
+//! How a run or a sweep was started, kept in its folder as `command.json`; `config.toml` beside it is the whole config of a run,
+//! with which `train --resume RUN_DIR` continues.
 
 use std::{
     env,
@@ -16,39 +17,46 @@ use crate::{
     shell::line,
 };
 
-pub const FILE: &str = "command.json";
+const FILE: &str = "command.json";
+/// The config of a run, with all that was typed beside it.
+pub const CONFIG: &str = "config.toml";
 /// Format tag of [`Started`].
-pub const COMMAND_FORMAT: &str = "rekindle-command/1";
+pub const COMMAND_FORMAT: &str = "rekindle-command/2";
 
 /// The command line, and where it was typed.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Started {
     format: String,
+    /// The config's file, as it was named.
+    pub config: String,
+    /// The weights that it started from, if it did not make its own.
+    pub weights: Option<PathBuf>,
     /// The working directory.
     pub directory: PathBuf,
     /// The arguments after `rekindle`.
     pub arguments: Vec<String>,
     /// When it was started, by the machine's clock, in RFC 3339.
-    #[serde(default)]
-    started_at: Option<String>,
+    pub started_at: String,
     /// The version of `rekindle`.
-    #[serde(default)]
-    version: Option<String>,
+    pub version: String,
 }
 
 impl Started {
-    /// The command line of this process.
-    pub fn now() -> Result<Self, Failure> {
+    /// The command line of this process, with the config and the weights that it names.
+    pub fn now(config: String, weights: Option<&Path>) -> Result<Self, Failure> {
+        let directory = env::current_dir().map_err(Failure::other)?;
         Ok(Self {
             format: COMMAND_FORMAT.into(),
-            directory: env::current_dir().map_err(Failure::other)?,
+            config,
+            weights: weights.map(|weights| directory.join(weights)),
+            directory,
             arguments: env::args_os()
                 .skip(1)
                 .map(|argument| argument.to_string_lossy().into_owned())
                 .collect(),
-            started_at: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
-            version: Some(env!("CARGO_PKG_VERSION").into()),
+            started_at: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            version: env!("CARGO_PKG_VERSION").into(),
         })
     }
 
@@ -60,11 +68,6 @@ impl Started {
     /// The command line as one line for a shell.
     pub fn line(&self) -> String {
         line(&self.arguments)
-    }
-
-    /// When it was typed, and the version that ran.
-    pub fn at(&self) -> Option<(&str, &str)> {
-        Some((self.started_at.as_deref()?, self.version.as_deref()?))
     }
 
     /// The command line of the run in this folder.

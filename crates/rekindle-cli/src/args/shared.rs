@@ -8,7 +8,7 @@ use rekindle_plan::Planner;
 use rekindle_train::{
     loss_scale::LossScale, optimizer_state::StateChoice, settings::LossChunks, update::UpdateChoice,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::word::{number_or_word, word};
 use crate::{config::OffloadChoice, device::DeviceChoice};
@@ -24,7 +24,7 @@ pub struct ConfigArgs {
 }
 
 /// What replaces values of a config.
-#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
 #[command(next_help_heading = "Instead of the config's values")]
 pub struct ReplaceArgs {
     /// Samples in each step
@@ -77,7 +77,7 @@ pub struct ReplaceArgs {
 }
 
 /// How a step is to be cut, where one schedule is asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Schedule")]
 pub struct ScheduleArgs {
     /// Cut the layers into K segments
@@ -102,7 +102,7 @@ pub struct AnswerArgs {
 }
 
 /// What every command that measures takes.
-#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
 #[command(next_help_heading = "Device and measurement")]
 pub struct MeasureArgs {
     /// auto (the default: cuda:0 if it can be used, else cpu), cpu, cuda, cuda:N, wgpu or wgpu:N

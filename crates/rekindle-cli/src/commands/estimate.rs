@@ -9,7 +9,7 @@ use rekindle_train::{
 
 use super::train;
 use crate::{
-    args::EstimateArgs,
+    args::{EstimateArgs, MeasureArgs},
     config::{self, Overrides, RunKeys},
     estimate::{Estimate, Limit, Wanted},
     failure::{Failure, Outcome},
@@ -18,8 +18,13 @@ use crate::{
 
 /// Runs the estimate. If no plan fits the budget, the error is reported after the report.
 pub fn run(args: &EstimateArgs) -> Outcome {
-    let mut config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.device, &config).listed()?;
+    let measure = MeasureArgs {
+        device: args.device,
+        ..MeasureArgs::default()
+    };
+    let overrides = Overrides::new(&args.config.replace, &measure);
+    let mut config = config::load(&args.config.config, &overrides)?;
+    let device = config.device().listed()?;
     config.run = config.run.replaced(&args.schedule, None);
     let request = request(&config.run, &device)?;
     let budget = request.as_ref().and_then(|request| request.budget);

@@ -43,14 +43,8 @@ fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     let Some(config) = &args.config else {
         return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
     };
-    let overrides = Overrides::from(&args.replace);
-    train::asked(
-        config,
-        &overrides,
-        &args.measure,
-        (&args.schedule, None),
-        ranks,
-    )
+    let overrides = Overrides::new(&args.replace, &args.measure);
+    train::asked(config, &overrides, (&args.schedule, None), ranks)
 }
 
 fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
@@ -68,7 +62,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     let job = Job {
         schedule,
         ranks: ranks.clone(),
-        ..profile::job(&args.measure, &config, &device, &data)?
+        ..profile::job(&config, &device, &data)?
     };
     let mut step = profile::measured(&job, &device)?;
     let speaks = ranks.rank() == 0;

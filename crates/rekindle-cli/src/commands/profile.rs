@@ -12,7 +12,7 @@ use rekindle_train::{
 
 use super::{plan_graph::plan_elsewhere, train};
 use crate::{
-    args::{MeasureArgs, ProfileArgs},
+    args::ProfileArgs,
     config::{self, Config, Overrides},
     failure::{Failure, Outcome},
     output,
@@ -23,10 +23,11 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.measure.device, &config).resolve()?;
+    let overrides = Overrides::new(&args.config.replace, &args.measure);
+    let config = config::load(&args.config.config, &overrides)?;
+    let device = config.device().resolve()?;
     let data = config.open_data()?;
-    let job = job(&args.measure, &config, &device, &data)?;
+    let job = job(&config, &device, &data)?;
     let step = measured(&job, &device)?.measured_step(&job);
     let text = step.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
@@ -41,7 +42,6 @@ pub fn run(args: &ProfileArgs) -> Outcome {
 
 /// The training of a config on a device, of which one step is to be measured.
 pub fn job<'a>(
-    args: &MeasureArgs,
     config: &'a Config,
     device: &'a DeviceInfo,
     data: &'a Split,
@@ -50,8 +50,8 @@ pub fn job<'a>(
     let job = Job {
         eval: data.eval.as_deref(),
         planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere),
-        host: train::host(args, &config.run, device)?,
-        count: config.count(args.count),
+        host: train::host(&config.run, device)?,
+        count: config.count(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
     Ok(job.on(device))

@@ -28,22 +28,23 @@ pub fn run(args: &SweepArgs) -> Outcome {
         &args.config.config,
         &Overrides {
             steps: Some(args.steps),
-            ..Overrides::from(&args.config.replace)
+            ..Overrides::new(&args.config.replace, &args.measure)
         },
     )?;
-    let device = train::device(args.measure.device, &config).resolve()?;
+    let device = config.device().resolve()?;
     let bytes = |size| train::bytes_of(size, &device);
     let points = points(args, &config, bytes)?;
     let limit = match config.run.budget {
         Some(size) => Some(bytes(size)?),
         None => device.available_bytes(),
     };
+    let name = args.config.config.display().to_string();
     let record = SweepRecord {
         format: SWEEP_FORMAT.into(),
-        config: args.config.config.display().to_string(),
+        config: name.clone(),
         device: device.device.to_string(),
         device_name: device.name.clone(),
-        count: config.count(args.measure.count),
+        count: config.count(),
         batch: config.training.batch,
         steps: args.steps,
         limit_bytes: limit,
@@ -54,7 +55,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
     let folder = args.output.as_deref();
     if let Some(folder) = folder {
         folder::open(folder)?;
-        Started::now()?.keep(folder)?;
+        Started::now(name, None)?.keep(folder)?;
     }
     stop::in_order("stopping; rows that are done are kept");
 

@@ -24,8 +24,8 @@ use crate::{
     infeasible::Infeasible,
     output, plan_file, plot,
     progress::Progress,
-    ranks, resumed,
-    started::Started,
+    ranks,
+    started::{CONFIG, Started},
     summary, terminal,
     track::TrackFile,
 };
@@ -50,13 +50,12 @@ pub(super) struct Asked {
 pub(super) fn asked(
     path: &Path,
     overrides: &Overrides,
-    measure: &MeasureArgs,
     (schedule, plan): (&ScheduleArgs, Option<&Path>),
     ranks: &Ranks,
 ) -> Result<Asked, Failure> {
     let mut config = config::load(path, overrides)?;
     let local = ranks.local();
-    let device = device(measure.device, &config).of_rank(local)?;
+    let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
     let run = config.run.replaced(schedule, plan);
     let out_of_force = config.run.budget_out_of_force(&run);
@@ -70,48 +69,74 @@ pub(super) fn asked(
     })
 }
 
-/// What a training needs besides: its data, host memory for tensors, and a file for its passes.
-type Opened = (TrainArgs, Asked, Split, Option<Bytes>, Option<TrackFile>);
+/// What a training needs.
+struct Opened {
+    args: TrainArgs,
+    /// The config's file, as it was named.
+    name: String,
+    asked: Asked,
+    data: Split,
+    /// Host memory for tensors.
+    host: Option<Bytes>,
+    /// The file for its passes.
+    track: Option<TrackFile>,
+}
 
-fn opened(args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
-    let args = resumed::resolved(args)?;
+fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
+    let kept = args.resume.clone().filter(|_| args.config.is_none());
+    let name = match kept {
+        Some(folder) => {
+            let started = Started::read(&folder)?;
+            args.config = Some(folder.join(CONFIG));
+            args.weights = started.weights;
+            started.config
+        }
+        None => args.config_path().display().to_string(),
+    };
     let overrides = Overrides {
         steps: args.steps,
         seed: args.seed,
         on_nonfinite: args.on_nonfinite,
-        ..Overrides::from(&args.replace)
+        ..Overrides::new(&args.replace, &args.measure)
     };
     let schedule = (&args.schedule, args.plan.as_deref());
-    let asked = asked(
-        args.config_path(),
-        &overrides,
-        &args.measure,
-        schedule,
-        ranks,
-    )?;
+    let asked = asked(args.config_path(), &overrides, schedule, ranks)?;
     let data = asked.config.open_data()?;
     let track = args.track.as_deref().filter(|_| ranks.rank() == 0);
     let track = track.map(TrackFile::create).transpose()?;
     let run = &asked.config.run;
     let host = match run.budget.is_some() || run.plan.is_some() {
-        true => host(&args.measure, run, &asked.device)?,
+        true => host(run, &asked.device)?,
         false => None,
     };
-    Ok((args, asked, data, host, track))
+    Ok(Opened {
+        args,
+        name,
+        asked,
+        data,
+        host,
+        track,
+    })
 }
 
 fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     let opened = opened(args, ranks);
-    let (args, asked, data, host, track) = ranks::settled(ranks, opened)?;
+    let Opened {
+        args,
+        name,
+        asked,
+        data,
+        host,
+        track,
+    } = ranks::settled(ranks, opened)?;
     let Asked {
         config,
         device,
         schedule,
         out_of_force,
     } = asked;
-    let (args, path) = (&args, args.config_path());
-    let name = path.display().to_string();
-    let plain = || plain_steps(args, path);
+    let args = &args;
+    let plain = || plain_steps(args);
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
     let job = Job {
@@ -120,7 +145,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         compare: args.compare,
         plain_elsewhere: (on_cpu && ranks.is_alone()).then_some(&plain),
         track: track.is_some(),
-        count: config.count(args.measure.count),
+        count: config.count(),
         host,
         planner: on_cpu.then_some(plan_elsewhere),
         run_dir: run_dir(args).filter(|_| speaks),
@@ -152,12 +177,12 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     {
         note!("warning: only {free} of the budget of {budget} are free now");
     }
-    let kept = match args.output.as_ref().filter(|_| speaks) {
-        Some(folder) => Some((Started::now()?, folder.clone())),
+    let keep = match args.output.as_ref().filter(|_| speaks) {
+        Some(folder) => Some(keep(&config, &name, args, folder)?),
         None => None,
     };
     let mut progress = Progress::new(config.training.steps, config.training.batch);
-    (progress.track, progress.kept) = (track, kept);
+    (progress.track, progress.keep) = (track, keep);
     let result = session::run(&job, device.device, &mut |event| progress.tell(event));
     let finished = progress.finish();
     if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
@@ -213,10 +238,10 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
 const PLAIN_STEPS: usize = 6;
 
 /// Runs a few plain steps of the same training in another process, so that its peak is separate.
-fn plain_steps(args: &TrainArgs, config: &Path) -> Option<Measured> {
+fn plain_steps(args: &TrainArgs) -> Option<Measured> {
     note!("comparing with {PLAIN_STEPS} plain steps in another process");
     let config = ConfigArgs {
-        config: config.to_owned(),
+        config: args.config_path().to_owned(),
         replace: args.replace.clone(),
     };
     let measure = MeasureArgs {
@@ -234,6 +259,22 @@ fn plain_steps(args: &TrainArgs, config: &Path) -> Option<Measured> {
     };
     let answer = child::ask(&words("train", &plain).ok()?).ok()?;
     serde_json::from_str(&answer).ok()
+}
+
+/// What writes how a run was started to its folder, for `--resume`.
+fn keep(
+    config: &Config,
+    name: &str,
+    args: &TrainArgs,
+    folder: &Path,
+) -> Result<Box<dyn FnOnce() -> Outcome>, Failure> {
+    let started = Started::now(name.to_owned(), args.weights.as_deref())?;
+    let config = config.whole(&started.directory)?;
+    let folder = folder.to_owned();
+    Ok(Box::new(move || {
+        output::file(&folder.join(CONFIG), &config)?;
+        started.keep(&folder)
+    }))
 }
 
 /// Writes a picture of the traced step beside the run's record.
@@ -254,11 +295,6 @@ fn run_dir(args: &TrainArgs) -> Option<RunDir> {
         (Some(folder), None) => Some(RunDir::New(folder.clone())),
         (None, None) => None,
     }
-}
-
-/// The device: as typed, else as in the config, else chosen.
-pub(super) fn device(typed: Option<DeviceChoice>, config: &Config) -> DeviceChoice {
-    typed.or(config.run.device).unwrap_or_default()
 }
 
 /// The schedule request, from at most one of segments, a budget and a plan, and a planner.
@@ -297,12 +333,8 @@ pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure
 }
 
 /// Maximum host memory for offloaded tensors; `None` if tensors stay on the device.
-pub(super) fn host(
-    args: &MeasureArgs,
-    run: &RunKeys,
-    device: &DeviceInfo,
-) -> Result<Option<Bytes>, Failure> {
-    let asked = args.host_budget.or(run.host_budget);
+pub(super) fn host(run: &RunKeys, device: &DeviceInfo) -> Result<Option<Bytes>, Failure> {
+    let asked = run.host_budget;
     let on_host = device.device == DeviceId::Cpu;
     if on_host && asked.is_some() {
         return Err(Failure::with_help(
@@ -311,7 +343,7 @@ pub(super) fn host(
             "leave it out, or name a GPU with `--device`",
         ));
     }
-    let never = args.offload.or(run.offload) == Some(OffloadChoice::Never);
+    let never = run.offload == Some(OffloadChoice::Never);
     if on_host || never {
         return Ok(None);
     }

@@ -56,15 +56,15 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         &args.config.config,
         &Overrides {
             steps: Some(args.steps),
-            ..Overrides::from(&args.config.replace)
+            ..Overrides::new(&args.config.replace, &args.measure)
         },
     )?;
-    let device = train::device(args.measure.device, &config).resolve()?;
+    let device = config.device().resolve()?;
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job {
-        count: config.count(args.measure.count),
-        host: train::host(&args.measure, &config.run, &device)?,
+        count: config.count(),
+        host: train::host(&config.run, &device)?,
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);

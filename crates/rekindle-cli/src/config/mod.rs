@@ -36,16 +36,23 @@ use rekindle_train::{
 pub use self::run::{OffloadChoice, RunKeys};
 use self::{
     problem::{Problem, layer_key, place},
-    schema::ConfigFile,
+    schema::{ConfigFile, ModelKeys},
     vary::Group,
 };
-use crate::{args::ReplaceArgs, exit, failure::Failure};
+use crate::{
+    args::{MeasureArgs, ReplaceArgs},
+    device::DeviceChoice,
+    exit,
+    failure::Failure,
+};
 
 /// Everything that decides a run.
 #[derive(Debug)]
 pub struct Config {
     /// The model.
     pub model: ModelSpec,
+    /// Its layers as they are written, groups not unfolded.
+    written: Vec<LayerSpec>,
     /// Shapes of its activations.
     pub shape: ModelShape,
     /// Groups of its layers that repeat.
@@ -63,6 +70,8 @@ pub struct Config {
 pub struct Overrides {
     /// Arguments of all commands with a config.
     pub replace: ReplaceArgs,
+    /// The device, and how it is measured.
+    pub measure: MeasureArgs,
     /// Optimizer steps.
     pub steps: Option<usize>,
     /// The seed.
@@ -71,10 +80,12 @@ pub struct Overrides {
     pub on_nonfinite: Option<OnNonFinite>,
 }
 
-impl From<&ReplaceArgs> for Overrides {
-    fn from(replace: &ReplaceArgs) -> Self {
+impl Overrides {
+    /// Those of commands that do not train.
+    pub fn new(replace: &ReplaceArgs, measure: &MeasureArgs) -> Self {
         Self {
             replace: replace.clone(),
+            measure: measure.clone(),
             ..Self::default()
         }
     }
@@ -108,6 +119,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
 
     data::start_at(base, &mut data);
     run.plan = run.plan.map(|plan| base.join(plan));
+    run.measure_as(&overrides.measure);
     let input = input(model.input, &data).map_err(|why| {
         let help = "leave `input` out: it follows from the data";
         Problem::new(why, place(text, "model.input")).help(help)
@@ -144,8 +156,13 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
             Some(_) => Mistake::Arguments(refused.to_string()),
         });
     }
+    let written = match overrides.replace.width {
+        Some(_) => model.layers.clone(),
+        None => written,
+    };
     Ok(Config {
         model,
+        written,
         shape,
         groups,
         data,
@@ -155,9 +172,31 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
 }
 
 impl Config {
-    /// Which bytes a budget bounds: as typed, as the config says, or the default.
-    pub fn count(&self, typed: Option<Count>) -> Count {
-        typed.or(self.run.count).unwrap_or_default()
+    /// Which bytes a budget bounds.
+    pub fn count(&self) -> Count {
+        self.run.count.unwrap_or_default()
+    }
+
+    /// The device that is asked for.
+    pub fn device(&self) -> DeviceChoice {
+        self.run.device.unwrap_or_default()
+    }
+
+    /// The same as a config file, with all that was typed beside it. It may stand anywhere: paths start at `base`.
+    pub fn whole(&self, base: &Path) -> Result<String, Failure> {
+        let (mut data, mut run) = (self.data.clone(), self.run.clone());
+        data::start_at(base, &mut data);
+        run.plan = run.plan.map(|plan| base.join(plan));
+        let file = ConfigFile {
+            data,
+            model: ModelKeys {
+                input: Some(self.model.input.dims.clone()),
+                layers: self.written.clone(),
+            },
+            train: self.training.clone(),
+            run,
+        };
+        toml::to_string(&file).map_err(Failure::other)
     }
 
     /// A step of this model with other settings, to be estimated.

@@ -13,7 +13,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
-use crate::{args::ScheduleArgs, device::DeviceChoice};
+use crate::{
+    args::{MeasureArgs, ScheduleArgs},
+    device::DeviceChoice,
+};
 
 /// Whether plans may move tensors to host memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +30,7 @@ pub enum OffloadChoice {
 }
 
 /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` is there.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(expecting = "a table", deny_unknown_fields, default)]
 pub struct RunKeys {
     /// Number of segments.
@@ -97,6 +100,14 @@ impl RunKeys {
             }),
             None => Ok(()),
         }
+    }
+
+    /// Sets what is typed of the device and of measurement.
+    pub fn measure_as(&mut self, typed: &MeasureArgs) {
+        self.device = typed.device.or(self.device);
+        self.count = typed.count.or(self.count);
+        self.offload = typed.offload.or(self.offload);
+        self.host_budget = typed.host_budget.or(self.host_budget);
     }
 
     /// These keys, overridden by arguments. A planner alone searches within the config's budget or segments; but `none`

@@ -65,11 +65,14 @@ fn memory_grows_with_the_batch_and_parameters_do_not() {
     let at = |batch| {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .join("configs/parity/conv.toml");
-        let replace = ReplaceArgs {
-            batch: Some(batch),
-            ..ReplaceArgs::default()
+        let overrides = Overrides {
+            replace: ReplaceArgs {
+                batch: Some(batch),
+                ..ReplaceArgs::default()
+            },
+            ..Overrides::default()
         };
-        let config = config::load(&path, &Overrides::from(&replace)).unwrap();
+        let config = config::load(&path, &overrides).unwrap();
         Estimate::new(&config, KERNELS, &Wanted::Fitting, None)
             .unwrap()
             .0
