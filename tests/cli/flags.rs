@@ -136,17 +136,19 @@ fn a_half_type_has_master_weights_and_a_scaled_loss() {
     );
 
     // Numbers of 4 bytes: two moments, and the copy of each parameter.
-    let state = |arguments: &[&str]| {
+    let with = |keys: &str| HALF.replace("batch = 2", &format!("batch = 2\n{keys}"));
+    let bare = with("master_weights = false");
+    let state = |config: &str, arguments: &[&str]| {
         let arguments = [&["estimate", "run.toml", "--json"], arguments].concat();
-        let estimate = document(&rekindle(run.path(), &arguments));
+        let estimate = document(&rekindle(folder(config).path(), &arguments));
         let bytes = estimate["plain"]["peak"]["optimizer_bytes"].as_u64();
         bytes.expect("bytes") / estimate["param_count"].as_u64().expect("a number")
     };
-    assert_eq!(state(&[]), 12);
-    assert_eq!(state(&["--no-master-weights"]), 8);
-    assert_eq!(state(&["--dtype", "f32"]), 8);
+    assert_eq!(state(HALF, &[]), 12);
+    assert_eq!(state(&bare, &[]), 8);
+    assert_eq!(state(HALF, &["--dtype", "f32"]), 8);
 
-    let off = train(HALF, &["--loss-scale", "none", "--no-master-weights"]);
+    let off = train(&with("loss_scale = \"none\"\nmaster_weights = false"), &[]);
     assert_eq!(off["settings"]["loss_scale"], "none");
     assert_eq!(off["settings"]["master_weights"], false);
     assert_eq!(
@@ -154,8 +156,8 @@ fn a_half_type_has_master_weights_and_a_scaled_loss() {
         (&Value::Null, &json!(0))
     );
     assert_eq!(train(HALF, &["--dtype", "bf16"])["loss_scale"], Value::Null);
-    let fixed = ["--loss-scale", "256", "--update", "in-backward"];
-    assert_eq!(train(HALF, &fixed)["loss_scale"], 256.0);
+    let fixed = train(&with("loss_scale = 256"), &["--update", "in-backward"]);
+    assert_eq!(fixed["loss_scale"], 256.0);
 
     let refused = |arguments: &[&str], expected: &str| {
         let output = rekindle(run.path(), &[&["train", "run.toml"], arguments].concat());
@@ -167,8 +169,7 @@ fn a_half_type_has_master_weights_and_a_scaled_loss() {
         );
     };
     refused(&["--update", "in-backward"], "`loss_scale`");
-    refused(&["--loss-scale", "0"], "a number above 0");
-    let wrong = folder(&HALF.replace("batch = 2", "batch = 2\nloss_scale = \"dynamc\""));
+    let wrong = folder(&with("loss_scale = \"dynamc\""));
     let output = rekindle(wrong.path(), &["train", "run.toml"]);
     assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
     assert!(
@@ -176,11 +177,10 @@ fn a_half_type_has_master_weights_and_a_scaled_loss() {
         "{}",
         messages(&output)
     );
-    let message = |flag: &[&str]| {
-        let resume = ["train", "--resume", "run", "--steps", "8"];
-        messages(&rekindle(run.path(), &[&resume, flag].concat()))
-    };
-    assert!(message(&["--no-master-weights"]).contains("master_weights"));
+    fs::write(run.path().join("bare.toml"), bare).expect("written");
+    let resume = ["train", "bare.toml", "--resume", "run", "--steps", "8"];
+    let other = messages(&rekindle(run.path(), &resume));
+    assert!(other.contains("master_weights"), "{other}");
 }
 
 /// Layers whose gradients take about as much as their activations.

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use rekindle::{Dtype, meter::Count, size::Size};
 use rekindle_plan::Planner;
-use rekindle_train::{
-    loss_scale::LossScale, optimizer_state::StateChoice, settings::LossChunks, update::UpdateChoice,
-};
+use rekindle_train::{optimizer_state::StateChoice, settings::LossChunks, update::UpdateChoice};
 use serde::Serialize;
 
 use super::word::{number_or_word, word};
@@ -45,14 +43,6 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
-    /// With f16 and bf16, keep no f32 copy of the parameters in the optimizer: saves 4 bytes for each, but loses small
-    /// updates
-    #[arg(long)]
-    pub no_master_weights: bool,
-    /// Factor for the loss before its backward pass: a number, dynamic, none, or auto (the default: dynamic with f16, else
-    /// none)
-    #[arg(long, value_name = "SCALE", value_parser = number_or_word::<LossScale>)]
-    pub loss_scale: Option<LossScale>,
     /// When to update parameters: after (the step), in-backward (each as soon as its gradient is complete), or auto (the
     /// default: in-backward only if the budget requires it)
     #[arg(
@@ -127,7 +117,4 @@ pub struct MeasureArgs {
         value_parser = word::<OffloadChoice>()
     )]
     pub offload: Option<OffloadChoice>,
-    /// Maximum host memory for these tensors (the default: the free memory minus one eighth, or minus 1 GiB if that is more)
-    #[arg(long, value_name = "SIZE", help_heading = "Schedule")]
-    pub host_budget: Option<Size>,
 }

@@ -94,9 +94,8 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     let text = input::text(path)?;
     let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-    let step = match (args.measure.offload, args.measure.host_budget) {
-        (Some(OffloadChoice::Never), _) => step.with_host(None),
-        (_, Some(size)) => step.with_host(Some(train::of_host(size)?)),
+    let step = match args.measure.offload {
+        Some(OffloadChoice::Never) => step.with_host(None),
         _ => step,
     };
     if args.frontier {

@@ -334,30 +334,17 @@ pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure
 
 /// Maximum host memory for offloaded tensors; `None` if tensors stay on the device.
 pub(super) fn host(run: &RunKeys, device: &DeviceInfo) -> Result<Option<Bytes>, Failure> {
-    let asked = run.host_budget;
-    let on_host = device.device == DeviceId::Cpu;
-    if on_host && asked.is_some() {
-        return Err(Failure::with_help(
-            exit::USAGE,
-            "`host-budget` is for GPUs: the processor's tensors are in host memory already",
-            "leave it out, or name a GPU with `--device`",
-        ));
-    }
     let never = run.offload == Some(OffloadChoice::Never);
-    if on_host || never {
+    if device.device == DeviceId::Cpu || never {
         return Ok(None);
     }
-    if let Some(size) = asked {
-        return of_host(size).map(Some);
+    let host = probe(DeviceId::Cpu).ok();
+    if let Some(size) = run.host_budget {
+        let total = host.and_then(|host| host.total_bytes);
+        return size.of(total).map(Some).map_err(Failure::usage);
     }
-    let free = probe(DeviceId::Cpu).ok().and_then(|host| host.free_bytes);
+    let free = host.and_then(|host| host.free_bytes);
     Ok(free.map(|free| free - Bytes(free.0 / 8).max(LEFT_TO_HOST)))
-}
-
-/// A size in bytes, given the host's memory.
-pub(super) fn of_host(size: Size) -> Result<Bytes, Failure> {
-    let total = probe(DeviceId::Cpu).ok().and_then(|host| host.total_bytes);
-    size.of(total).map_err(Failure::usage)
 }
 
 /// Minimum host memory that is left free.

@@ -273,8 +273,6 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     training.steps = overrides.steps.unwrap_or(training.steps);
     training.seed = overrides.seed.unwrap_or(training.seed);
     training.dtype = overrides.replace.dtype.unwrap_or(training.dtype);
-    training.master_weights &= !overrides.replace.no_master_weights;
-    training.loss_scale = overrides.replace.loss_scale.unwrap_or(training.loss_scale);
     training.update = overrides.replace.update.unwrap_or(training.update);
     training.loss_chunks = overrides
         .replace

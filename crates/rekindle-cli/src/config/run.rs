@@ -107,7 +107,6 @@ impl RunKeys {
         self.device = typed.device.or(self.device);
         self.count = typed.count.or(self.count);
         self.offload = typed.offload.or(self.offload);
-        self.host_budget = typed.host_budget.or(self.host_budget);
     }
 
     /// These keys, overridden by arguments. A planner alone searches within the config's budget or segments; but `none`
