@@ -21,18 +21,12 @@ pub enum DeviceChoice {
     One(DeviceId),
 }
 
-/// The error of a text that does not name a device.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown device `{text}`: expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N")]
-pub struct DeviceParseError {
-    text: String,
-}
-
 impl FromStr for DeviceChoice {
-    type Err = DeviceParseError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, DeviceParseError> {
-        let unknown = || DeviceParseError { text: text.into() };
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown =
+            || format!("unknown device `{text}`: expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N");
         let (kind, index) = match text.split_once(':') {
             Some((kind, index)) => (kind, Some(index.parse().map_err(|_| unknown())?)),
             None => (text, None),

@@ -110,8 +110,7 @@ fn main() {
         Command::Runs(args) => commands::runs::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Init(args) => commands::init::run(&args),
-        Command::Completions(args) => commands::shell::completions(&args),
-        Command::Man(args) => commands::shell::man(&args),
+        Command::Completions(args) => commands::completions::run(&args),
     };
     ending::end(result);
 }

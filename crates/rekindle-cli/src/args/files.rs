@@ -1,4 +1,4 @@
-//! Arguments of commands that run no model: `report`, `runs`, `devices`, `init`, `completions` and `man`.
+//! Arguments of commands that run no model: `report`, `runs`, `devices`, `init` and `completions`.
 
 use std::path::PathBuf;
 
@@ -85,12 +85,4 @@ pub struct CompletionsArgs {
     /// bash, elvish, fish, powershell or zsh
     #[arg(value_name = "SHELL", hide_possible_values = true)]
     pub shell: clap_complete::Shell,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  rekindle man ~/.local/share/man/man1")]
-pub struct ManArgs {
-    /// The folder; it is created if missing
-    #[arg(value_name = "DIR")]
-    pub folder: PathBuf,
 }

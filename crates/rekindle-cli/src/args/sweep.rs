@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use rekindle::size::Size;
-use rekindle_plan::Planner;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -129,17 +128,6 @@ pub struct VerifyArgs {
         help_heading = "Schedule"
     )]
     pub budgets: Vec<Size>,
-    /// Planner for the budgets: auto (the default), segments or optimal
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "budgets",
-        help_heading = "Schedule"
-    )]
-    pub planner: Option<Planner>,
-    /// A plan to check, written by `rekindle plan -o`
-    #[arg(long, value_name = "FILE", help_heading = "Schedule")]
-    pub plan: Option<PathBuf>,
     /// Optimizer steps of each check
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Schedule")]
     pub steps: usize,

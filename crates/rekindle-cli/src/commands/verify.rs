@@ -123,24 +123,16 @@ fn plans(
         Ok::<_, Failure>(())
     };
     let mut segments = args.segments.clone();
-    if segments.is_empty() && args.budgets.is_empty() && args.plan.is_none() {
+    if segments.is_empty() && args.budgets.is_empty() {
         if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
             add("the config's plan".into(), run)?;
         }
         segments = usual_segments(&config.model, &config.shape);
         segments.extend(run.segments.filter(|count| !segments.contains(count)));
     }
-    if let Some(path) = &args.plan {
-        let keys = RunKeys {
-            plan: Some(path.clone()),
-            ..RunKeys::default()
-        };
-        add(path.display().to_string(), &keys)?;
-    }
     for &budget in &args.budgets {
         let keys = RunKeys {
             budget: Some(budget),
-            planner: args.planner,
             ..RunKeys::default()
         };
         add(format!("within {budget}"), &keys)?;
