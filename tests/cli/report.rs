@@ -154,33 +154,6 @@ fn each_folder_gets_its_page_and_runs_are_listed_beside_each_other() {
     rekindle(&["runs", plain.to_str().expect("UTF-8")]).code(2);
 }
 
-#[cfg(target_os = "linux")]
-#[test]
-fn a_page_is_opened_by_the_systems_program() {
-    use std::os::unix::fs::PermissionsExt;
-
-    let folder = tempfile::tempdir().expect("a folder");
-    let run = folder.path().join("run");
-    train(&run, &[]);
-    let opener = folder.path().join("xdg-open");
-    let opened = folder.path().join("opened");
-    let script = format!("#!/bin/sh\necho \"$1\" > {}\n", opened.display());
-    fs::write(&opener, script).expect("written");
-    let report = |path: &Path| {
-        let mut program = Command::cargo_bin("rekindle").expect("built");
-        let program = program.env("PATH", path).arg("report").arg(&run);
-        program.arg("--open").assert()
-    };
-    fs::set_permissions(&opener, fs::Permissions::from_mode(0o755)).expect("set");
-    report(folder.path()).success();
-    let path = fs::read_to_string(&opened).expect("opened");
-    assert_eq!(Path::new(path.trim()), run.join("report.html"));
-
-    let refused = report(&run).code(1);
-    let said = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
-    assert!(said.contains("`xdg-open "), "{said}");
-}
-
 #[test]
 fn a_name_that_ends_in_json_gets_a_trace_of_every_action() {
     let folder = tempfile::tempdir().expect("a folder");

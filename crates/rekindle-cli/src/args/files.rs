@@ -8,7 +8,7 @@ use super::AnswerArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle report runs/first --open\n  rekindle report runs/first -o trace.json"
+    after_help = "Examples:\n  rekindle report runs/first\n  rekindle report runs/first -o trace.json"
 )]
 pub struct ReportArgs {
     /// Folders written by `rekindle train -o` or `rekindle sweep -o`
@@ -18,12 +18,8 @@ pub struct ReportArgs {
     /// https://ui.perfetto.dev
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// Open the page in a browser
-    #[arg(long, help_heading = "Output")]
-    pub open: bool,
-    /// Write one JSON document with the page's path to standard output
-    #[arg(long, help_heading = "Output")]
-    pub json: bool,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
 }
 
 #[derive(Debug, Args)]

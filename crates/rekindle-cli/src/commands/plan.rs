@@ -52,7 +52,6 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
         config,
         device,
         schedule,
-        ..
     } = ranks::settled(ranks, asked(args, ranks))?;
     let all = Request {
         planner: args.schedule.planner.unwrap_or_default(),

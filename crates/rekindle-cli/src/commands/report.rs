@@ -1,9 +1,6 @@
 //! `rekindle report`: the page of a run or a sweep, or a run's trace.
 
-use std::{
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::path::{Path, PathBuf};
 
 use rekindle_train::run_dir::read_record;
 use schemars::JsonSchema;
@@ -63,20 +60,12 @@ pub fn run(args: &ReportArgs) -> Outcome {
         output::file(&path, &text)?;
         paths.push(path);
     }
-    if args.json {
+    if args.answer.json {
         let format = REPORT_FORMAT;
-        output::json(&Document {
-            format,
-            paths: paths.clone(),
-        })?;
-    } else {
-        let lines = paths.iter().map(|path| format!("{}\n", path.display()));
-        output::text(&lines.collect::<String>())?;
+        return output::json(&Document { format, paths });
     }
-    match args.open {
-        true => paths.iter().try_for_each(|path| open(path)),
-        false => Ok(()),
-    }
+    let lines = paths.iter().map(|path| format!("{}\n", path.display()));
+    output::text(&lines.collect::<String>())
 }
 
 /// Whether a file with this name is to hold a trace, and not a page.
@@ -98,27 +87,4 @@ fn of_run(folder: &Path, trace: bool) -> Result<String, Failure> {
         (true, Some(timeline)) => Ok(trace_of(&record, timeline)),
         (true, None) => Err(Failure::usage(NO_TIMELINE)),
     }
-}
-
-/// Opens a file with the program that the system has for it.
-fn open(path: &Path) -> Outcome {
-    let program = match std::env::consts::OS {
-        "macos" => "open",
-        "windows" => "explorer",
-        _ => "xdg-open",
-    };
-    let mut command = Command::new(program);
-    command
-        .arg(path)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let why = match command.status() {
-        // explorer answers 1 in any case.
-        Ok(status) if status.success() || program == "explorer" => return Ok(()),
-        Ok(status) => status.to_string(),
-        Err(error) => error.to_string(),
-    };
-    let path = path.display();
-    let message = format!("`{program} {path}`: {why}; open the page in a browser");
-    Err(Failure::other(message))
 }

@@ -42,8 +42,6 @@ pub(super) struct Asked {
     pub(super) config: Config,
     pub(super) device: DeviceInfo,
     pub(super) schedule: ScheduleRequest,
-    /// The message about a config's budget that arguments override.
-    out_of_force: Option<String>,
 }
 
 /// What a rank is asked for.
@@ -57,15 +55,12 @@ pub(super) fn asked(
     let local = ranks.local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
-    let run = config.run.replaced(schedule, plan);
-    let out_of_force = config.run.budget_out_of_force(&run);
-    config.run = run;
+    config.run = config.run.replaced(schedule, plan);
     let schedule = request(&config.run, &device)?;
     Ok(Asked {
         config,
         device,
         schedule,
-        out_of_force,
     })
 }
 
@@ -133,7 +128,6 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         config,
         device,
         schedule,
-        out_of_force,
     } = asked;
     let args = &args;
     let plain = || plain_steps(args);
@@ -169,9 +163,6 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         device.device,
         device.name
     );
-    if let Some(said) = out_of_force {
-        note!("{said}");
-    }
     if let (Some(budget), Some(free)) = (job.budget(), device.free_bytes)
         && budget > free
     {

@@ -136,17 +136,6 @@ impl RunKeys {
             ..self.clone()
         }
     }
-
-    /// The message if arguments override the config's budget.
-    pub fn budget_out_of_force(&self, now: &Self) -> Option<String> {
-        // A plan has the budget that it was made for.
-        let budget = self
-            .budget
-            .filter(|_| now.budget.is_none() && now.plan.is_none())?;
-        Some(format!(
-            "the config's budget of {budget} is ignored: an option replaces it"
-        ))
-    }
 }
 
 /// Steps, or a time.
@@ -238,12 +227,6 @@ mod tests {
         assert_eq!(
             (now.segments, now.budget, now.planner),
             (Some(3), None, None)
-        );
-        let said = within.budget_out_of_force(&now).unwrap_or_default();
-        assert!(said.contains("40.0 MiB"), "{said}");
-        assert_eq!(
-            within.budget_out_of_force(&within.replaced(&smaller, None)),
-            None
         );
     }
 }
