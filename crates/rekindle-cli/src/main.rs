@@ -5,7 +5,7 @@
 //! | [`args`] | command-line flags and their help |
 //! | [`config`] | the config file: from text to checked settings |
 //! | [`device`] | devices as users write them |
-//! | [`cache`], [`compiling`] | the cache between commands; the log, and from it the progress of compiling kernels |
+//! | [`compiling`] | where compiled kernels are kept; the log, and from it the progress of compiling |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`launched`], [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
@@ -31,7 +31,6 @@
 mod output;
 
 mod args;
-mod cache;
 mod child;
 mod commands;
 mod compiling;

@@ -14,7 +14,7 @@ use rekindle_train::record::{PhasedStep, Ran, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Point, pareto};
+use super::Point;
 
 /// Format tag of [`SweepRecord`].
 pub const SWEEP_FORMAT: &str = "rekindle-sweep/4";
@@ -137,7 +137,7 @@ impl SweepRecord {
         let costs: Vec<_> = costs
             .map(|cost| cost.map(|cost| (cost.peak.0, cost.step.0)))
             .collect();
-        let front = pareto::front(&costs);
+        let front = front(&costs);
         let plain = self.plain().map(|(_, step)| step.0);
         let plain = plain.filter(|&step| step > 0.0);
         for ((row, cost), pareto) in self.rows.iter_mut().zip(costs).zip(front) {
@@ -149,6 +149,16 @@ impl SweepRecord {
             });
         }
     }
+}
+
+/// For each row's memory and time, whether no other takes at most as much of both and less of one: the Pareto front. Rows
+/// that are `None` take no part. Costs O(n^2) for the few dozen rows of a sweep.
+pub(super) fn front(costs: &[Option<(u64, f64)>]) -> Vec<bool> {
+    let beats = |a: (u64, f64), b: (u64, f64)| a.0 <= b.0 && a.1 <= b.1 && a != b;
+    costs
+        .iter()
+        .map(|cost| cost.is_some_and(|one| !costs.iter().flatten().any(|&other| beats(other, one))))
+        .collect()
 }
 
 /// See the [module](self).

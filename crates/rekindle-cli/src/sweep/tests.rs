@@ -14,7 +14,7 @@ use crate::{plot::frontier, summary::made_up_run};
 
 use super::{
     Point, SweepRecord, SweepRow, folder,
-    record::{RowOutcome, SWEEP_FORMAT},
+    record::{RowOutcome, SWEEP_FORMAT, front},
 };
 
 const MIB: u64 = 1 << 20;
@@ -126,6 +126,20 @@ fn rows_are_compared_with_the_plain_row_and_with_each_other() {
     assert_eq!(fits, [false, true, true, true, false, false]);
     // Neither the batch's arrival nor the optimizer, and not the first step.
     assert_eq!(rows[1].activation_bytes, Some(Bytes(30 * MIB)));
+}
+
+#[test]
+fn a_row_is_on_the_front_unless_another_is_as_small_and_as_fast() {
+    let costs = [
+        Some((100, 1.0)), // the fastest
+        Some((50, 1.2)),
+        Some((50, 1.3)), // as small as the one before, and slower
+        None,            // did not run
+        Some((60, 1.2)), // as fast as the second, and larger
+        Some((20, 2.0)), // the smallest
+        Some((20, 2.0)), // its equal
+    ];
+    assert_eq!(front(&costs), [true, true, false, false, false, true, true]);
 }
 
 #[test]
