@@ -15,10 +15,16 @@ fn rekindle(arguments: &[&str]) -> assert_cmd::assert::Assert {
         .assert()
 }
 
+const CONFIG: &str = "configs/parity/mlp.toml";
+
 fn train(folder: &Path, more: &[&str]) {
+    train_config(CONFIG, folder, more);
+}
+
+fn train_config(config: &str, folder: &Path, more: &[&str]) {
     let folder = folder.to_str().expect("UTF-8");
-    let train = ["train", "configs/parity/mlp.toml", "--device", "cpu"];
-    rekindle(&[&train[..], &["-o", folder], more].concat()).success();
+    let train = ["train", config, "--device", "cpu", "-o", folder];
+    rekindle(&[&train[..], more].concat()).success();
 }
 
 fn report(folders: &[&Path]) -> String {
@@ -45,8 +51,12 @@ fn a_page_stands_alone_and_agrees_with_the_record_to_the_byte() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("run <1>");
     // Wide enough that the step takes more than measuring it: else the predicted peak is on no timeline.
-    let wide = ["--width", "384", "--batch", "128"];
-    train(&run, &[&wide[..], &["--segments", "2"]].concat());
+    let narrow = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/parity/mlp.toml");
+    let narrow = fs::read_to_string(narrow).expect("a config");
+    let wide = folder.path().join("wide.toml");
+    fs::write(&wide, narrow.replace("out = 48", "out = 384")).expect("written");
+    let wide = wide.to_str().expect("UTF-8");
+    train_config(wide, &run, &["--batch", "128", "--segments", "2"]);
     let page = report(&[&run]);
 
     let nothing_loaded = page.replace("http://www.w3.org/2000/svg", "");

@@ -31,9 +31,6 @@ pub struct ReplaceArgs {
     /// How often the largest `repeat` group repeats
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// The most common `out` of hidden layers; all hidden sizes follow in proportion
-    #[arg(long, value_name = "N")]
-    pub width: Option<usize>,
     /// `synthetic`: random data of the same shape
     #[arg(long, value_name = "KIND", value_parser = ["synthetic"], hide_possible_values = true)]
     pub data: Option<String>,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`schema`] | the types that serde reads |
 //! | [`problem`] | what is wrong, and where |
-//! | [`vary`] | the depth and width of a model |
+//! | [`depth`] | the depth of a model |
 //! | [`data`], [`run`] | `[data]`, `[run]` |
 //!
 //! A key is defined with its value's type: in `rekindle-train`'s `data::settings`, `model::spec` and `settings`, and
@@ -13,10 +13,10 @@
 //! A [`Config`] is consistent: shapes fit from layer to layer, the output fits the loss, the loss fits the data.
 
 mod data;
+pub mod depth;
 mod problem;
 mod run;
 pub mod schema;
-pub mod vary;
 
 use std::path::Path;
 
@@ -35,9 +35,9 @@ use rekindle_train::{
 
 pub use self::run::{OffloadChoice, RunKeys};
 use self::{
+    depth::Group,
     problem::{Problem, layer_key, place},
     schema::{ConfigFile, ModelKeys},
-    vary::Group,
 };
 use crate::{
     args::{MeasureArgs, ReplaceArgs},
@@ -134,10 +134,6 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     if let Some(vocab) = data.vocab() {
         count_ids(&mut layers, vocab, &mut Vec::new()).map_err(|(why, path)| misfit(why, &path))?;
     }
-    if let Some(width) = overrides.replace.width {
-        layers = vary::widened(&layers, width)
-            .map_err(|why| Mistake::Arguments(format!("`--width {width}`: {why}")))?;
-    }
     let model = ModelSpec { input, layers };
     let shape = model
         .infer()
@@ -156,10 +152,6 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
             Some(_) => Mistake::Arguments(refused.to_string()),
         });
     }
-    let written = match overrides.replace.width {
-        Some(_) => model.layers.clone(),
-        None => written,
-    };
     Ok(Config {
         model,
         written,
@@ -322,7 +314,7 @@ fn layers(
     let misfit = |(item, why): (usize, String)| {
         Problem::new(why, place(text, &format!("model.layers.{item}")))
     };
-    let unfolded = vary::unfolded(&written).map_err(misfit)?;
+    let unfolded = depth::unfolded(&written).map_err(misfit)?;
     let Some(depth) = overrides.replace.depth else {
         return Ok((written, unfolded));
     };
@@ -332,7 +324,7 @@ fn layers(
     if let LayerSpec::Repeat { times, .. } = &mut written[deepest] {
         *times = depth;
     }
-    let deeper = vary::unfolded(&written).map_err(|(_, why)| refused(&why))?;
+    let deeper = depth::unfolded(&written).map_err(|(_, why)| refused(&why))?;
     Ok((written, deeper))
 }
 

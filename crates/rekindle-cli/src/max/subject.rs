@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::{ConfigArgs, Lever},
-    config::{Config, vary::Group},
+    config::{Config, depth::Group},
     exit,
     failure::Failure,
 };
