@@ -1,64 +1,67 @@
 //! The depth of a config's model, which the command line can vary: how often the group repeats that unfolds to the most
 //! layers, of those in the list `layers` itself; the first of equals.
 
-use std::ops::Range;
-
 use rekindle_train::model::spec::LayerSpec;
 
-/// A group that repeats, in the list that it unfolded to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The group that determines the depth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
     /// Which item of `layers` it is, from 0.
-    pub item: usize,
-    /// All its layers, of all its turns.
-    pub layers: Range<usize>,
+    item: usize,
     /// How often it repeats.
     pub times: usize,
+    /// Layers of one turn, those inside residuals counted.
+    pub turn: usize,
+    /// Layers outside of the group, counted likewise.
+    pub others: usize,
 }
 
-impl Group {
-    /// The group that determines the depth.
-    pub fn deepest(groups: &[Self]) -> Option<&Self> {
-        // `max_by_key` returns the last of equals: iterate from the back.
-        groups.iter().rev().max_by_key(|group| group.layers.len())
-    }
-
-    /// Layers of one turn.
-    pub fn turn(&self) -> usize {
-        self.layers.len() / self.times.max(1)
-    }
-
-    /// A list with this group's part repeated so many times instead. `items` is the unfolded list, or one beside it.
-    pub fn repeated<T: Clone>(&self, items: &[T], times: usize) -> Vec<T> {
-        let before = items.get(..self.layers.start).unwrap_or_default();
-        let turn = items
-            .get(self.layers.start..self.layers.start + self.turn())
-            .unwrap_or_default();
-        let after = items.get(self.layers.end..).unwrap_or_default();
-        let mut list = before.to_vec();
-        for _ in 0..times {
-            list.extend_from_slice(turn);
-        }
-        list.extend_from_slice(after);
-        list
-    }
+/// The group that determines the depth, if one repeats.
+pub fn deepest(layers: &[LayerSpec]) -> Option<Group> {
+    let groups = layers.iter().enumerate();
+    let groups = groups.filter_map(|(item, layer)| match layer {
+        LayerSpec::Repeat { times, layers } => Some((item, *times, unfolded(layers).ok()?)),
+        _ => None,
+    });
+    // `max_by_key` returns the last of equals: iterate from the back.
+    let (item, times, turn) = groups
+        .rev()
+        .max_by_key(|(_, times, turn)| times * turn.len())?;
+    let turn = count(&turn);
+    Some(Group {
+        item,
+        times,
+        turn,
+        others: count(&unfolded(layers).ok()?) - times * turn,
+    })
 }
 
-/// Unfolds the groups of a list, and says which there are; the error is that of an item.
-pub fn unfolded(written: &[LayerSpec]) -> Result<(Vec<LayerSpec>, Vec<Group>), (usize, String)> {
-    let (mut layers, mut groups) = (Vec::new(), Vec::new());
-    for (item, layer) in written.iter().enumerate() {
-        let start = layers.len();
-        layer.unfold(&mut layers).map_err(|why| (item, why))?;
-        if let LayerSpec::Repeat { times, .. } = *layer {
-            groups.push(Group {
-                item,
-                layers: start..layers.len(),
-                times,
-            });
-        }
+/// Layers of an unfolded list, those inside residuals counted.
+fn count(layers: &[LayerSpec]) -> usize {
+    let inside = layers.iter().map(|layer| match layer {
+        LayerSpec::Residual(layers) => 1 + count(layers),
+        _ => 1,
+    });
+    inside.sum()
+}
+
+/// The layers with another depth, if a group repeats.
+pub fn deepened(layers: &[LayerSpec], depth: usize) -> Option<Vec<LayerSpec>> {
+    let deepest = deepest(layers)?.item;
+    let mut layers = layers.to_vec();
+    if let LayerSpec::Repeat { times, .. } = &mut layers[deepest] {
+        *times = depth;
     }
-    Ok((layers, groups))
+    Some(layers)
+}
+
+/// Unfolds all groups of a list; the error is that of an item.
+pub fn unfolded(layers: &[LayerSpec]) -> Result<Vec<LayerSpec>, (usize, String)> {
+    let mut list = Vec::new();
+    for (item, layer) in layers.iter().enumerate() {
+        layer.unfold(&mut list).map_err(|why| (item, why))?;
+    }
+    Ok(list)
 }
 
 #[cfg(test)]
@@ -67,30 +70,24 @@ mod tests {
 
     #[test]
     fn the_group_of_most_layers_repeats() {
-        let group = |item, layers: Range<usize>, times| Group {
-            item,
-            layers,
+        let repeat = |times, layers: &[LayerSpec]| LayerSpec::Repeat {
             times,
+            layers: layers.to_vec(),
         };
-        let groups = [group(0, 0..6, 3), group(2, 7..15, 2), group(3, 15..23, 8)];
-        let deepest = Group::deepest(&groups).expect("a group");
-        assert_eq!(
-            (deepest.item, deepest.turn()),
-            (2, 4),
-            "the first of equals"
-        );
-        assert_eq!(Group::deepest(&[]), None);
+        let block = LayerSpec::Residual(vec![LayerSpec::Tanh, LayerSpec::Relu]);
+        let layers = [
+            repeat(3, &[LayerSpec::Relu, LayerSpec::Tanh]),
+            LayerSpec::Flatten,
+            repeat(4, &[block.clone(), LayerSpec::Relu]),
+            repeat(8, &[LayerSpec::Gelu]),
+        ];
+        let group = deepest(&layers).expect("a group");
+        assert_eq!((group.item, group.times), (2, 4), "the first of equals");
+        assert_eq!((group.turn, group.others), (4, 6 + 1 + 8));
+        assert_eq!(deepest(&layers[1..2]), None);
 
-        let letters: Vec<char> = "xababaz".chars().collect();
-        let group = group(1, 1..5, 2);
-        let unfolded = |times| {
-            group
-                .repeated(&letters, times)
-                .into_iter()
-                .collect::<String>()
-        };
-        assert_eq!(unfolded(2), "xababaz");
-        assert_eq!(unfolded(1), "xabaz");
-        assert_eq!(unfolded(3), "xabababaz");
+        let deeper = deepened(&layers, 2).expect("a group");
+        assert_eq!(deeper[2], repeat(2, &[block, LayerSpec::Relu]));
+        assert_eq!(unfolded(&deeper).map(|list| list.len()), Ok(6 + 1 + 4 + 8));
     }
 }

@@ -35,7 +35,6 @@ use rekindle_train::{
 
 pub use self::run::{OffloadChoice, RunKeys};
 use self::{
-    depth::Group,
     problem::{Problem, layer_key, place},
     schema::{ConfigFile, ModelKeys},
 };
@@ -52,11 +51,9 @@ pub struct Config {
     /// The model.
     pub model: ModelSpec,
     /// Its layers as they are written, groups not unfolded.
-    written: Vec<LayerSpec>,
+    pub written: Vec<LayerSpec>,
     /// Shapes of its activations.
     pub shape: ModelShape,
-    /// Groups of its layers that repeat.
-    pub groups: Vec<Group>,
     /// Where samples come from.
     pub data: Source,
     /// How the model is trained, all defaults written out.
@@ -127,7 +124,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     replace_data(&mut data, &input, overrides)?;
     replace_numbers(&mut train, overrides)?;
 
-    let (written, (mut layers, groups)) = layers(text, model.layers, overrides)?;
+    let (written, mut layers) = layers(text, model.layers, overrides)?;
     let misfit = |message: String, path: &[usize]| {
         Problem::new(message, place(text, &layer_key(&written, path)))
     };
@@ -156,7 +153,6 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
         model,
         written,
         shape,
-        groups,
         data,
         training: train.resolved(),
         run,
@@ -172,6 +168,19 @@ impl Config {
     /// The device that is asked for.
     pub fn device(&self) -> DeviceChoice {
         self.run.device.unwrap_or_default()
+    }
+
+    /// The model with another depth.
+    pub fn deepened(&self, depth: usize) -> Result<ModelSpec, Failure> {
+        let written = depth::deepened(&self.written, depth);
+        let unfolded = depth::unfolded(written.as_ref().unwrap_or(&self.written));
+        let mut layers = unfolded.map_err(|(_, why)| Failure::usage(why))?;
+        if let Some(vocab) = self.data.vocab() {
+            let counted = count_ids(&mut layers, vocab, &mut Vec::new());
+            counted.map_err(|(why, _)| Failure::usage(why))?;
+        }
+        let input = self.model.input.clone();
+        Ok(ModelSpec { input, layers })
     }
 
     /// The same as a config file, with all that was typed beside it. It may stand anywhere: paths start at `base`.
@@ -303,14 +312,12 @@ fn input(stated: Option<Vec<usize>>, source: &Source) -> Result<SampleShape, Str
     }
 }
 
-type Unfolded = (Vec<LayerSpec>, Vec<Group>);
-
 /// The layers as the file has them, with the depth that was typed, and the same unfolded.
 fn layers(
     text: &str,
-    mut written: Vec<LayerSpec>,
+    written: Vec<LayerSpec>,
     overrides: &Overrides,
-) -> Result<(Vec<LayerSpec>, Unfolded), Mistake> {
+) -> Result<(Vec<LayerSpec>, Vec<LayerSpec>), Mistake> {
     let misfit = |(item, why): (usize, String)| {
         Problem::new(why, place(text, &format!("model.layers.{item}")))
     };
@@ -319,13 +326,10 @@ fn layers(
         return Ok((written, unfolded));
     };
     let refused = |why: &str| Mistake::Arguments(format!("`--depth {depth}`: {why}"));
-    let deepest = Group::deepest(&unfolded.1).map(|group| group.item);
-    let deepest = deepest.ok_or_else(|| refused("`layers` has no `repeat`"))?;
-    if let LayerSpec::Repeat { times, .. } = &mut written[deepest] {
-        *times = depth;
-    }
-    let deeper = depth::unfolded(&written).map_err(|(_, why)| refused(&why))?;
-    Ok((written, deeper))
+    let deeper = depth::deepened(&written, depth);
+    let deeper = deeper.ok_or_else(|| refused("`layers` has no `repeat`"))?;
+    let unfolded = depth::unfolded(&deeper).map_err(|(_, why)| refused(&why))?;
+    Ok((deeper, unfolded))
 }
 
 /// Writes out the number of token ids where layers leave it out, and checks it where they say it.

@@ -359,7 +359,9 @@ fn a_model_has_no_more_layers_than_can_be_planned() {
     let refused = with_depth(5_001);
     assert!(matches!(refused, Err(Mistake::Arguments(why)) if why.contains("20000 layers")));
     let deeper = with_depth(5).expect("a config");
-    assert_eq!((deeper.model.layers.len(), deeper.groups[0].times), (12, 5));
+    assert_eq!(deeper.model.layers.len(), 12);
+    let deepest = deeper.deepened(7).expect("a model");
+    assert_eq!(deepest.layers.len(), 16);
 }
 
 const ALL: &str = include_str!("../../../../configs/parity/conv.toml");
