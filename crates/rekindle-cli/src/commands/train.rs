@@ -26,7 +26,7 @@ use crate::{
     progress::Progress,
     ranks,
     started::{CONFIG, Started},
-    summary, terminal,
+    summary,
     track::TrackFile,
 };
 
@@ -199,10 +199,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     if args.json && speaks {
         output::json(&record)?;
     } else if speaks {
-        output::text(&format!(
-            "\n{}\n",
-            summary::closing(&record, terminal::verbose())
-        ))?;
+        output::text(&format!("\n{}\n", summary::closing(&record)))?;
     }
     if record.interrupted {
         return Err(Failure::with_help(
