@@ -1,9 +1,6 @@
 //! `rekindle profile`: the measured chain.
 
-use rekindle_plan::{
-    Bytes, Chain, Request, Stage,
-    graph::{Link, Rate},
-};
+use rekindle_plan::{Bytes, Chain, Request, Stage, graph::Link};
 use rekindle_train::{
     data::Split,
     device::{DeviceId, DeviceInfo},
@@ -15,6 +12,7 @@ use crate::{
     args::ProfileArgs,
     config::{self, Config, Overrides},
     failure::{Failure, Outcome},
+    network::in_words,
     output,
     progress::Progress,
     table::{self, Cell},
@@ -68,15 +66,13 @@ pub fn measured(job: &Job<'_>, device: &DeviceInfo) -> Result<Engine, Failure> {
 
 /// The link to host memory, where there is one.
 fn link(link: Option<&Link>) -> String {
-    match link {
-        Some(link) => {
-            let rate = |rate: Rate| format!("{}/s", Bytes(rate.bytes_per_s as u64));
-            let (there, back) = (rate(link.to_host), rate(link.to_device));
-            let most = link.host_bytes;
-            format!("Link to host memory: {there}, back {back}, at most {most}.\n")
-        }
-        None => String::new(),
-    }
+    let Some(link) = link else {
+        return String::new();
+    };
+    let (there, back) = (in_words(link.to_host), in_words(link.to_device));
+    let most = link.host_bytes;
+    let text = format!("Link to host memory: {there}, back {back}, at most {most}.");
+    terminal::wrapped(&text, "") + "\n"
 }
 
 fn table(chain: &Chain) -> String {
