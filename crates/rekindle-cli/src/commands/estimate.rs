@@ -23,10 +23,12 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         device: args.device,
         ..MeasureArgs::default()
     };
-    let overrides = Overrides::new(&args.config.replace, &measure);
+    let overrides = Overrides {
+        schedule: args.schedule,
+        ..Overrides::new(&args.config.replace, &measure)
+    };
     let mut config = config::load(&args.config.config, &overrides)?;
     let device = config.device().listed()?;
-    config.run = config.run.replaced(&args.schedule, None);
     let wanted = wanted(&config.run, &device)?;
     let budget = match &wanted {
         Some(ScheduleRequest::Plan(request)) => request.budget,

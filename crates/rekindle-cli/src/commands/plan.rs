@@ -43,8 +43,11 @@ fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     let Some(config) = &args.config else {
         return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
     };
-    let overrides = Overrides::new(&args.replace, &args.measure);
-    train::asked(config, &overrides, (&args.schedule, None), ranks)
+    let overrides = Overrides {
+        schedule: args.schedule,
+        ..Overrides::new(&args.replace, &args.measure)
+    };
+    train::asked(config, &overrides, ranks)
 }
 
 fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {

@@ -45,17 +45,11 @@ pub(super) struct Asked {
 }
 
 /// What a rank is asked for.
-pub(super) fn asked(
-    path: &Path,
-    overrides: &Overrides,
-    (schedule, plan): (&ScheduleArgs, Option<&Path>),
-    ranks: &Ranks,
-) -> Result<Asked, Failure> {
-    let mut config = config::load(path, overrides)?;
+pub(super) fn asked(path: &Path, overrides: &Overrides, ranks: &Ranks) -> Result<Asked, Failure> {
+    let config = config::load(path, overrides)?;
     let local = ranks.local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
-    config.run = config.run.replaced(schedule, plan);
     let schedule = request(&config.run, &device)?;
     Ok(Asked {
         config,
@@ -92,10 +86,11 @@ fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
         steps: args.steps,
         seed: args.seed,
         on_nonfinite: args.on_nonfinite,
+        schedule: args.schedule,
+        plan: args.plan.clone(),
         ..Overrides::new(&args.replace, &args.measure)
     };
-    let schedule = (&args.schedule, args.plan.as_deref());
-    let asked = asked(args.config_path(), &overrides, schedule, ranks)?;
+    let asked = asked(args.config_path(), &overrides, ranks)?;
     let data = asked.config.open_data()?;
     let track = args.track.as_deref().filter(|_| ranks.rank() == 0);
     let track = track.map(TrackFile::create).transpose()?;

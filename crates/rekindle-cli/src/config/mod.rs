@@ -18,7 +18,7 @@ mod problem;
 mod run;
 pub mod schema;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rekindle::{meter::Count, record::Kernels};
 use rekindle_plan::Bytes;
@@ -39,7 +39,7 @@ use self::{
     schema::{ConfigFile, ModelKeys},
 };
 use crate::{
-    args::{MeasureArgs, ReplaceArgs},
+    args::{MeasureArgs, ReplaceArgs, ScheduleArgs},
     device::DeviceChoice,
     exit,
     failure::Failure,
@@ -69,6 +69,10 @@ pub struct Overrides {
     pub replace: ReplaceArgs,
     /// The device, and how it is measured.
     pub measure: MeasureArgs,
+    /// The schedule.
+    pub schedule: ScheduleArgs,
+    /// A plan's file.
+    pub plan: Option<PathBuf>,
     /// Optimizer steps.
     pub steps: Option<usize>,
     /// The seed.
@@ -78,7 +82,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Those of commands that do not train.
+    /// What most commands with a config have.
     pub fn new(replace: &ReplaceArgs, measure: &MeasureArgs) -> Self {
         Self {
             replace: replace.clone(),
@@ -116,6 +120,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
 
     data::start_at(base, &mut data);
     run.plan = run.plan.map(|plan| base.join(plan));
+    let mut run = run.replaced(&overrides.schedule, overrides.plan.as_deref());
     run.measure_as(&overrides.measure);
     let input = input(model.input, &data).map_err(|why| {
         let help = "leave `input` out: it follows from the data";
