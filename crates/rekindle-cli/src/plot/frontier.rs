@@ -35,7 +35,7 @@ const KINDS: [Kind; 3] = [
     (|one| one == Asked::Plain, "plain run", theme::TEXT),
     (
         |one| matches!(one, Asked::Segments(_)),
-        "equal segments, their number",
+        "equal segments",
         theme::SEGMENTS,
     ),
     (
@@ -134,7 +134,7 @@ fn marks(points: &[Point<'_>], plot: &mut Plot<'_, '_>) -> Drawn<()> {
 fn labels(points: &[Point<'_>], plot: &mut Plot<'_, '_>) -> Drawn<()> {
     let style = theme::text(theme::TEXT).pos(Pos::new(HPos::Left, VPos::Bottom));
     let label = |point: &Point<'_>| {
-        let text = Text::new(point.row.label(), (RADIUS, -RADIUS), style.clone());
+        let text = Text::new(point.row.name(), (RADIUS, -RADIUS), style.clone());
         EmptyElement::at(point.at) + text
     };
     let best = points.iter().filter(|point| point.row.pareto);

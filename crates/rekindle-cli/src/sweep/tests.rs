@@ -203,12 +203,12 @@ fn the_picture_marks_every_run() {
     let svg = frontier::picture(&made_up())
         .expect("rows ran")
         .expect("painted");
-    let labels = ["plain", "4", "40.0 MiB", "limit 64.0 MiB"];
+    let labels = ["plain", "4 segments", "plan 40.0 MiB", "limit 64.0 MiB"];
     for label in labels.map(|label| format!(">{label}\n")) {
         assert!(svg.contains(&label), "{label} in {svg}");
     }
     // Another run beats that of 16 segments.
-    assert!(!svg.contains(">16\n"), "{svg}");
+    assert!(!svg.contains(">16 segments\n"), "{svg}");
     let hint = "<title>plan 40.0 MiB: peak 39.0 MiB, step 500.0 ms</title>";
     assert!(svg.contains(hint), "{svg}");
     assert!(frontier::picture(&empty()).is_none());
