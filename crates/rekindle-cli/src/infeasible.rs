@@ -25,6 +25,8 @@ pub struct Infeasible {
     pub smallest_budget_bytes: Bytes,
     /// The smallest budget that any planner fits.
     pub smallest_budget_of_all_planners_bytes: Bytes,
+    /// Where the plan of that planner has its peak, such as `while it makes the gradient of ..`; `null` if that is not known.
+    pub floor: Option<String>,
 }
 
 impl Infeasible {
@@ -35,17 +37,19 @@ impl Infeasible {
             budget: self.budget_bytes,
             smallest: self.smallest_budget_bytes,
             smallest_of_all: self.smallest_budget_of_all_planners_bytes,
+            floor: self.floor.clone(),
         }
     }
 
     /// Writes the document if the error is an infeasible budget, and nothing for any other error.
     pub fn report(error: &PlanError) -> Outcome {
-        match *error {
+        match error.clone() {
             PlanError::Infeasible {
                 planner,
                 budget,
                 smallest,
                 smallest_of_all,
+                floor,
             } => output::json(&Self {
                 format: INFEASIBLE_FORMAT.into(),
                 planner,
@@ -53,6 +57,7 @@ impl Infeasible {
                 budget_bytes: budget,
                 smallest_budget_bytes: smallest,
                 smallest_budget_of_all_planners_bytes: smallest_of_all,
+                floor,
             }),
             _ => Ok(()),
         }

@@ -32,6 +32,9 @@ use rekindle::{
 /// Bytes per second that the nominal machine reads or writes.
 const NOMINAL_BYTES: f64 = 10e9;
 
+/// Bytes that the program holds on the host for each stage: its layer, its name, its place in plans. Observed.
+const STAGE_BYTES: u64 = 1_400;
+
 /// The kernels of a device.
 #[must_use]
 pub fn kernels(device: DeviceId) -> Kernels {
@@ -97,16 +100,19 @@ impl Estimated<'_> {
             let scale = scaled.then(|| Tensor::empty([1], device));
             (Sequential::new(stages), (input, targets, scale))
         };
-        // The next batch waits on the host: on the processor, in the memory that is estimated.
-        let next = match kernels {
+        // On the processor all of the host's memory counts: the next batch, which waits there, and what stages take.
+        let on_host = match kernels {
             Kernels::Device => Bytes::ZERO,
-            Kernels::Host { .. } => held_bytes(&model.input, target, batch),
+            Kernels::Host { .. } => {
+                let of_stages = Bytes(STAGE_BYTES * plan.stages.len() as u64);
+                held_bytes(&model.input, target, batch) + of_stages
+            }
         };
         let assumed = Assumed {
             update: settings.update.fixed().unwrap_or_default(),
             kernels,
             optimizer: &|numbers| update_cost(settings, numbers),
-            held: held + settings.accumulated_bytes(shape.param_count()) + next,
+            held: held + settings.accumulated_bytes(shape.param_count()) + on_host,
         };
         let loss = loss_of_part(settings.accumulate);
         let estimate = record::estimate_with(assumed, make, loss);

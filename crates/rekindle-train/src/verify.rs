@@ -1,19 +1,23 @@
 //! Verifies that a plan changes no results: runs the same training by a hand-written burn loop and by the plan, and
 //! compares all values.
 
+use std::time::Instant;
+
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
     tensor::{Device, Tensor},
 };
+use rekindle_plan::Seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    engine::{Engine, StepBatch, loss, step_batch},
+    engine::{Engine, StepBatch, loss, loss_of_part, step_batch},
     finite,
     optimizer::AnyOptimizer,
     session::{Job, Planned, RunError, ScheduleRequest, prepare::Built},
+    step_times::StepTimes,
     train_error::TrainError,
 };
 use crate::{
@@ -22,7 +26,7 @@ use crate::{
     model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::ModelStages, tie::tie},
 };
 use rekindle::{
-    record::{Optimizer as _, Update},
+    record::{Optimizer as _, Update, record},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -56,6 +60,21 @@ pub struct Comparison {
     pub identical: bool,
 }
 
+/// Times that a step is recorded; the first does not count.
+const RECORDINGS: usize = 6;
+
+/// What was compared, and what it takes to record a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verified {
+    /// One for each plan.
+    pub comparisons: Vec<Comparison>,
+    /// Time to record the step. The library takes it before each step, to [compare](rekindle::record::Comparison) it with its
+    /// recording.
+    pub recording: Seconds,
+    /// Time of the plain step, as predicted from its measured operations.
+    pub plain_step: Seconds,
+}
+
 /// The default numbers of equal segments to compare: all powers of two below the number of stages, and that number.
 #[must_use]
 pub fn usual_segments(model: &ModelSpec, shape: &ModelShape) -> Vec<usize> {
@@ -73,7 +92,7 @@ pub fn verify(
     verification: Verification<'_>,
     device: DeviceId,
     done: &mut dyn FnMut(&Comparison),
-) -> Result<Vec<Comparison>, RunError> {
+) -> Result<Verified, RunError> {
     let Verification { job, plans } = verification;
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
@@ -84,6 +103,8 @@ pub fn verify(
         job,
         device,
     };
+    let recording = trial.recording()?;
+    let plain_step = engine.current(job, None).summary.plain_time;
     let plain = trial.train(None)?;
     let mut comparisons = Vec::with_capacity(plans.len());
     for (name, plan) in plans {
@@ -92,7 +113,11 @@ pub fn verify(
         done(&comparison);
         comparisons.push(comparison);
     }
-    Ok(comparisons)
+    Ok(Verified {
+        comparisons,
+        recording,
+        plain_step,
+    })
 }
 
 struct Trial<'a> {
@@ -111,6 +136,24 @@ struct Values {
 }
 
 impl Trial<'_> {
+    /// The median time to record all parts of a step.
+    fn recording(&self) -> Result<Seconds, RunError> {
+        let Job {
+            settings, train, ..
+        } = self.job;
+        let samples = self.batches.step(0);
+        let batch = train.batch(&samples[..settings.micro_batch()]);
+        let scaler = AnyOptimizer::new(settings).scaler;
+        let batch = step_batch(batch, settings.dtype, &scaler, &self.device)?;
+        let mut times = StepTimes::new();
+        for round in 0..RECORDINGS {
+            let started = Instant::now();
+            record(&self.model, &batch, loss_of_part(settings.accumulate))?;
+            times.add(Seconds(started.elapsed().as_secs_f64()), round > 0);
+        }
+        Ok(times.median() * settings.accumulate as f64)
+    }
+
     /// Trains a copy of the model: by a plan, or by the plain loop.
     fn train(&self, engine: Option<&Engine>) -> Result<Values, TrainError> {
         let Job {

@@ -95,6 +95,7 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
                 budget,
                 smallest,
                 smallest_of_all: smallest,
+                floor: None,
             }
             .into())
         }

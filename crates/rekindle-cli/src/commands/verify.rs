@@ -1,11 +1,11 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
 use rekindle::Dtype;
-use rekindle_plan::Request;
+use rekindle_plan::{Request, Seconds};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{Job, ScheduleRequest},
-    verify::{Comparison, Verification, usual_segments, verify},
+    verify::{Comparison, Verification, Verified, usual_segments, verify},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -37,6 +37,11 @@ pub struct VerifyRecord {
     passed: bool,
     /// One comparison for each plan.
     comparisons: Vec<Comparison>,
+    /// Time to record the step. The library takes it before each step, to compare it with its recording; `train` does not,
+    /// because its steps cannot change.
+    recording_s: Seconds,
+    /// Time of the plain step, as predicted from its measured operations.
+    plain_step_s: Seconds,
 }
 
 /// Largest relative difference that is attributed to rounding on a GPU, where the fastest kernel may be chosen
@@ -82,9 +87,14 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         job: &job,
         plans: plans(args, &config, &device)?,
     };
-    let comparisons = verify(verification, device.device, &mut |comparison| {
+    let verified = verify(verification, device.device, &mut |comparison| {
         note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
     })?;
+    let Verified {
+        comparisons,
+        recording,
+        plain_step,
+    } = verified;
     let failed = comparisons
         .iter()
         .filter(|comparison| !passes(comparison, tolerance))
@@ -98,9 +108,15 @@ pub fn run(args: &VerifyArgs) -> Outcome {
             tolerance,
             passed: failed == 0,
             comparisons,
+            recording_s: recording,
+            plain_step_s: plain_step,
         })?;
     } else {
-        output::text(&table(&comparisons, tolerance))?;
+        let share = 100.0 * recording.0 / plain_step.0;
+        output::text(&format!(
+            "{}recording the step takes {recording}, {share:.1}% of the plain step\n",
+            table(&comparisons, tolerance)
+        ))?;
     }
     if failed > 0 {
         return Err(Failure::other(format!(

@@ -10,8 +10,8 @@ pub enum PlanError {
     /// No plan fits the budget. Planners say so with their plan of the smallest peak
     /// ([`GraphPlanError::Infeasible`](crate::GraphPlanError)); callers that hold more than the plan's bytes, with its sum.
     #[error(
-        "{} {budget} ({} bytes): the smallest workable budget is {smallest} ({} bytes)",
-        no_fit(*planner), budget.0, smallest.0
+        "{} {budget} ({} bytes): the smallest workable budget is {smallest} ({} bytes){}",
+        no_fit(*planner), budget.0, smallest.0, at(floor.as_deref())
     )]
     Infeasible {
         /// The requested planner.
@@ -22,6 +22,8 @@ pub enum PlanError {
         smallest: Bytes,
         /// The smallest budget that any planner can meet.
         smallest_of_all: Bytes,
+        /// Where this planner's smallest plan has its peak, if that is known.
+        floor: Option<String>,
     },
     /// The chain contains an invalid value.
     #[error(transparent)]
@@ -65,6 +67,11 @@ fn no_fit(planner: Planner) -> String {
         Planner::Auto => "no plan fits".to_owned(),
         _ => format!("no plan of `{planner}` fits"),
     }
+}
+
+/// The end of the error message, which says where the peak is.
+fn at(floor: Option<&str>) -> String {
+    floor.map_or_else(String::new, |floor| format!(". It is held {floor}"))
 }
 
 /// `1 stage`, `2 stages`.

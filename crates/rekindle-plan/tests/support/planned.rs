@@ -75,6 +75,7 @@ pub fn plan(chain: &Chain, request: &Request) -> Result<Plan, PlanError> {
         budget,
         smallest: plan.peak,
         smallest_of_all,
+        floor: None,
     })
 }
 

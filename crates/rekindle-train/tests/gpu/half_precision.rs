@@ -9,7 +9,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
     session::{Event, Job, ScheduleRequest, measure, run},
     settings::{OptimizerKind, TrainSettings},
-    verify::{Verification, usual_segments, verify},
+    verify::{Verification, Verified, usual_segments, verify},
 };
 
 const HALVES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
@@ -129,7 +129,8 @@ fn segments_compute_what_the_plain_run_computes_bit_for_bit() {
                 job: &job,
                 plans: equal_segments(&model),
             };
-            let comparisons = verify(verification, DeviceId::Cpu, &mut |_| ()).unwrap();
+            let verified = verify(verification, DeviceId::Cpu, &mut |_| ()).unwrap();
+            let comparisons = verified.comparisons;
             assert!(comparisons.len() > 2);
             assert!(
                 comparisons.iter().all(|comparison| comparison.identical),
@@ -262,7 +263,7 @@ fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
             plans: vec![("2 segments".into(), uniform(2))],
         };
         match verify(verification, info.device, &mut |_| ()) {
-            Ok(comparisons) => {
+            Ok(Verified { comparisons, .. }) => {
                 println!("{dtype} on {}: {comparisons:?}", info.name);
                 let tolerance = GPU_ULPS * dtype.epsilon();
                 for comparison in comparisons {

@@ -21,6 +21,12 @@ use super::{
 };
 use crate::{step_result::StepResult, tensor_tree::TensorTree};
 
+/// Bytes on the host for each parameter besides its numbers, in the module and in burn's graph, and for each operation, in
+/// the recording and the plan. Observed on the CPU backend: with what the program holds for each stage, they explain the
+/// plain peaks of `linear-1000`, `deep-linear` and `gpt` to 0.1 MiB.
+const PARAMETER_BYTES: u64 = 2_100;
+const OPERATION_BYTES: u64 = 250;
+
 /// Assumptions that affect a step's memory besides its operations.
 #[derive(Clone, Copy)]
 pub struct Assumed<'a> {
@@ -154,7 +160,11 @@ impl Estimate {
         let mut graph = costs.graph(recording, parameter_bytes + input_bytes + held);
         let plain = plain_order(&graph)?;
         graph.fixed_bytes += match assumed.kernels {
-            Kernels::Host { .. } => costs.beside_tensors(recording, &plain),
+            Kernels::Host { .. } => {
+                let parameters = PARAMETER_BYTES * recording.parameters.len() as u64;
+                let operations = OPERATION_BYTES * recording.operations.len() as u64;
+                Bytes(parameters + operations) + costs.beside_tensors(recording, &plain)
+            }
             Kernels::Device => Bytes::ZERO,
         };
         let plain = simulate(&graph, &plain);

@@ -246,8 +246,11 @@ pub(super) fn planned_in<A>(
         }
         refused => Err(RecordError::Infeasible {
             budget: planning.budget.unwrap_or(Bytes::MAX),
+            floor: match refused {
+                Ok(_) => Some("before the first step, while it is recorded and measured".into()),
+                Err(_) => at,
+            },
             smallest: refused.err().unwrap_or_default().max(until_now),
-            floor: at,
         }),
     }
 }

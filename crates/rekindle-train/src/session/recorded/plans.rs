@@ -138,7 +138,9 @@ pub(in super::super) fn refused(
     match (error, asked) {
         (
             RecordError::Infeasible {
-                budget, smallest, ..
+                budget,
+                smallest,
+                floor,
             },
             ScheduleRequest::Plan(request),
         ) => {
@@ -151,6 +153,7 @@ pub(in super::super) fn refused(
                 budget,
                 smallest: smallest + more,
                 smallest_of_all: any.map_or(smallest, |any| any.min(smallest)) + more,
+                floor,
             })
         }
         (
