@@ -435,3 +435,16 @@ fn a_run_goes_on_without_its_config_and_with_options_that_are_unknown() {
     let report = rekindle(folder.path(), &["report", "run"]);
     assert_eq!(report.status.code(), Some(0), "{}", messages(&report));
 }
+
+#[test]
+fn a_config_in_the_folder_of_a_new_run_is_not_replaced() {
+    let folder = folder(&OVERFLOWS.replace("1e30", "1e-3"));
+    let config = folder.path().join("config.toml");
+    fs::rename(folder.path().join("run.toml"), &config).expect("moved");
+    let before = fs::read(&config).expect("a config");
+    let refused = rekindle(folder.path(), &["train", "config.toml", "-o", "."]);
+    let said = messages(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("would replace this file"), "{said}");
+    assert_eq!(fs::read(&config).expect("a config"), before);
+}

@@ -18,6 +18,8 @@ use crate::{
 };
 
 const FILE: &str = "command.json";
+/// What to do where it cannot be had.
+const NAMED: &str = "it holds no run, or one of an older version: `rekindle train CONFIG --resume RUN_DIR` continues that";
 /// The config of a run, with all that was typed beside it.
 pub const CONFIG: &str = "config.toml";
 /// Format tag of [`Started`].
@@ -77,13 +79,26 @@ impl Started {
             return Err(Failure::with_help(
                 exit::USAGE,
                 format!("{}: there is no `{FILE}` in this folder", folder.display()),
-                "it holds no run, or one of an older version: `rekindle train CONFIG --resume RUN_DIR` continues that",
+                NAMED,
             ));
         }
         if !folder.exists() {
             let message = format!("{}: no such folder", folder.display());
             return Err(Failure::coded(exit::FILE_REFUSED, message));
         }
-        input::document(&path, COMMAND_FORMAT)
+        let read = input::document(&path, COMMAND_FORMAT);
+        read.map_err(|failure| Failure::with_help(failure.code, failure.report, NAMED))
     }
+}
+
+/// Refuses the folder of a new run where a config stands that is no run's: it would be replaced.
+pub fn check_new(folder: &Path) -> Outcome {
+    let config = folder.join(CONFIG);
+    if config.exists() && !folder.join(FILE).exists() {
+        return Err(Failure::usage(format!(
+            "{}: the run's own config would replace this file; name another folder",
+            config.display()
+        )));
+    }
+    Ok(())
 }

@@ -25,7 +25,7 @@ use crate::{
     output, plan_file, plot,
     progress::Progress,
     ranks,
-    started::{CONFIG, Started},
+    started::{CONFIG, Started, check_new},
     summary,
     track::TrackFile,
 };
@@ -92,7 +92,10 @@ fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
     };
     let asked = asked(args.config_path(), &overrides, ranks)?;
     let data = asked.config.open_data()?;
-    let track = args.track.as_deref().filter(|_| ranks.rank() == 0);
+    let speaks = ranks.rank() == 0;
+    let output = args.output.as_deref().filter(|_| speaks);
+    output.map_or(Ok(()), check_new)?;
+    let track = args.track.as_deref().filter(|_| speaks);
     let track = track.map(TrackFile::create).transpose()?;
     let run = &asked.config.run;
     let host = match run.budget.is_some() || run.plan.is_some() {
@@ -255,8 +258,9 @@ fn keep(
     let config = config.whole(&started.directory)?;
     let folder = folder.to_owned();
     Ok(Box::new(move || {
-        output::file(&folder.join(CONFIG), &config)?;
-        started.keep(&folder)
+        // A config without the command line beside it is no run's.
+        started.keep(&folder)?;
+        output::file(&folder.join(CONFIG), &config)
     }))
 }
 
