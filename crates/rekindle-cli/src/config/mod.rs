@@ -181,8 +181,7 @@ impl Config {
         let unfolded = depth::unfolded(written.as_ref().unwrap_or(&self.written));
         let mut layers = unfolded.map_err(|(_, why)| Failure::usage(why))?;
         if let Some(vocab) = self.data.vocab() {
-            let counted = count_ids(&mut layers, vocab, &mut Vec::new());
-            counted.map_err(|(why, _)| Failure::usage(why))?;
+            count_ids(&mut layers, vocab).map_err(Failure::usage)?;
         }
         let input = self.model.input.clone();
         Ok(ModelSpec { input, layers })
