@@ -291,11 +291,19 @@ fn a_run_goes_on_with_what_it_was_started_with() {
     let other = document(&on(&["--steps", "8", "--planner", "none", "--json"]));
     assert_eq!(other["planner"], "none");
 
-    fs::remove_file(folder.path().join("part/command.json")).expect("removed");
-    let refused = on(&["--steps", "9"]);
-    assert_eq!(refused.status.code(), Some(2));
-    let said = messages(&refused);
-    assert!(said.contains("rekindle train CONFIG --resume"), "{said}");
+    let refused = || {
+        let refused = on(&["--steps", "9"]);
+        assert_eq!(refused.status.code(), Some(2));
+        let said = messages(&refused);
+        assert!(said.contains("rekindle train CONFIG --resume"), "{said}");
+    };
+    // As an older version has written it.
+    let command = folder.path().join("part/command.json");
+    let text = fs::read_to_string(&command).expect("kept");
+    fs::write(&command, text.replace("command/2", "command/1")).expect("written");
+    refused();
+    fs::remove_file(&command).expect("removed");
+    refused();
 }
 
 /// A planner that is typed when a run goes on searches within the budget that the run was started with.

@@ -5,6 +5,8 @@
 //! command, and the count is printed from time to time.
 
 use std::{
+    env,
+    path::PathBuf,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -16,7 +18,7 @@ use env_logger::{Builder, Env, Logger};
 use log::{LevelFilter, Log, Metadata, Record};
 use rekindle_train::device::{DeviceId, DeviceInfo, keep_kernels, kept_kernels};
 
-use crate::{cache, table::several, terminal};
+use crate::{table::several, terminal};
 
 /// The log target of cubecl's lines.
 const TARGET: &str = "cubecl::compilation";
@@ -41,18 +43,30 @@ pub fn listen() {
     let _ = log::set_boxed_logger(Box::new(Lines(printed)));
 }
 
+/// The variable that names another folder for what is kept between commands. If its value is empty, nothing is kept.
+const CACHE: &str = "REKINDLE_CACHE";
+
+/// The folder of kernels, if there is one.
+fn folder() -> Option<PathBuf> {
+    let folder = match env::var_os(CACHE) {
+        Some(folder) if folder.is_empty() => return None,
+        Some(folder) => PathBuf::from(folder),
+        None => dirs::cache_dir()?.join("rekindle"),
+    };
+    Some(folder.join("kernels"))
+}
+
 /// Keeps the kernels of a device that will be used.
 pub fn prepare(device: &DeviceInfo) {
     if device.device == DeviceId::Cpu {
         return;
     }
-    if let Some(folder) = cache::kernels()
+    if let Some(folder) = folder()
         && let Err(error) = keep_kernels(&folder, device)
     {
         note!(
-            "warning: compiled kernels cannot be cached in {} ({error}); set {} to another folder, or to nothing to disable the cache",
-            folder.display(),
-            cache::FOLDER_VARIABLE
+            "warning: compiled kernels cannot be cached in {} ({error}); set {CACHE} to another folder, or to nothing to disable the cache",
+            folder.display()
         );
     }
 }

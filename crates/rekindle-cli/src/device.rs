@@ -7,7 +7,7 @@ use rekindle_train::{
     ranks::Local,
 };
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use serde::{Serialize, Serializer};
 
 use crate::{compiling, exit, failure::Failure, table::several};
 
@@ -21,18 +21,12 @@ pub enum DeviceChoice {
     One(DeviceId),
 }
 
-/// The error of a text that does not name a device.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown device `{text}`: expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N")]
-pub struct DeviceParseError {
-    text: String,
-}
-
 impl FromStr for DeviceChoice {
-    type Err = DeviceParseError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, DeviceParseError> {
-        let unknown = || DeviceParseError { text: text.into() };
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown =
+            || format!("unknown device `{text}`: expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N");
         let (kind, index) = match text.split_once(':') {
             Some((kind, index)) => (kind, Some(index.parse().map_err(|_| unknown())?)),
             None => (text, None),
@@ -59,13 +53,6 @@ impl fmt::Display for DeviceChoice {
 impl Serialize for DeviceChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for DeviceChoice {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(D::Error::custom)
     }
 }
 

@@ -107,15 +107,6 @@ fn schemas_are_written_from_the_types() {
     assert_written("docs/schema/config.json", &config_schema());
 }
 
-#[test]
-fn every_document_has_a_section() {
-    let page = fs::read_to_string(root().join("docs/json.md")).expect("read");
-    for document in Document::all() {
-        let title = format!("\n## {}\n", document.format);
-        assert!(page.contains(&title), "no section {title}");
-    }
-}
-
 fn config_schema() -> Value {
     schemars::schema_for!(ConfigFile).to_value()
 }

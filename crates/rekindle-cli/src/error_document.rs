@@ -12,20 +12,20 @@ use crate::{exit, failure::Failure, output};
 pub const ERROR_FORMAT: &str = "rekindle-error/1";
 
 /// In place of a command's document, where there is none.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorDocument {
     format: String,
     /// What is wrong.
     pub error: String,
     /// The command's exit code.
-    exit_code: i32,
+    pub exit_code: i32,
     /// What to do; `null` where the message says it all.
     help: Option<String>,
     /// The place in a config; `null` for other errors.
     place: Option<ConfigPlace>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 struct ConfigPlace {
     /// The config's file, as it was named.
     file: String,
@@ -35,16 +35,32 @@ struct ConfigPlace {
     column: usize,
 }
 
+impl From<&Failure> for ErrorDocument {
+    fn from(failure: &Failure) -> Self {
+        let report = &failure.report;
+        Self {
+            format: ERROR_FORMAT.into(),
+            error: report.to_string(),
+            exit_code: failure.code,
+            help: report.help().map(|help| help.to_string()),
+            place: place(report),
+        }
+    }
+}
+
+impl ErrorDocument {
+    /// The failure that it tells of, without its place.
+    pub fn failure(&self) -> Failure {
+        match &self.help {
+            Some(help) => Failure::with_help(self.exit_code, &self.error, help),
+            None => Failure::coded(self.exit_code, &self.error),
+        }
+    }
+}
+
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
 pub fn write(failure: &Failure) {
-    let report = &failure.report;
-    write_document(&ErrorDocument {
-        format: ERROR_FORMAT.into(),
-        error: report.to_string(),
-        exit_code: failure.code,
-        help: report.help().map(|help| help.to_string()),
-        place: place(report),
-    });
+    write_document(&ErrorDocument::from(failure));
 }
 
 /// The same for arguments that clap rejects, with clap's message.

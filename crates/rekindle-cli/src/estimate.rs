@@ -12,7 +12,7 @@ use rekindle::{
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     fit::{Breakdown, spread},
-    session::{PlanFile, Planned, RunError},
+    session::{Planned, RunError, ScheduleRequest},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -79,22 +79,13 @@ struct Column {
     peak: Breakdown,
 }
 
-/// What is to be estimated beside the plain run.
-pub enum Wanted {
-    /// What fits, where the plain run does not.
-    Fitting,
-    /// What a planner finds.
-    Plan(Request),
-    /// A plan that was made before.
-    Made(Box<PlanFile>),
-}
-
 impl Estimate {
-    /// Estimates. The second answer is why what is asked for cannot be had, where no plan fits.
+    /// Estimates the plain run and what is wanted besides; where nothing is, what fits where the plain run does not. The
+    /// second answer is why what is wanted cannot be had, where no plan fits.
     pub fn new(
         config: &Config,
         kernels: Kernels,
-        wanted: &Wanted,
+        wanted: Option<&ScheduleRequest>,
         limit: Option<Limit>,
     ) -> Result<(Self, Option<PlanError>), Failure> {
         let estimated = config.estimated(&config.training, kernels);
@@ -130,12 +121,12 @@ impl Estimate {
                 ..Request::within(most)
             });
         let found = match wanted {
-            Wanted::Fitting => match within {
+            None => match within {
                 Some(request) => Some(planned(step.plan(&request))?),
                 None => None,
             },
-            Wanted::Plan(request) => Some(planned(step.plan(request))?),
-            Wanted::Made(file) => Some(Ok(step.plan_given(file)?)),
+            Some(ScheduleRequest::Plan(request)) => Some(planned(step.plan(request))?),
+            Some(ScheduleRequest::Given(file)) => Some(Ok(step.plan_given(file)?)),
         };
         let plan = match &found {
             Some(Ok(plan)) => Some(column(
@@ -146,9 +137,11 @@ impl Estimate {
         };
         let mut segments = None;
         let asked = match wanted {
-            Wanted::Plan(request) => matches!(request.planner, Planner::Segments(_)),
-            Wanted::Made(..) => true,
-            Wanted::Fitting => false,
+            Some(ScheduleRequest::Plan(request)) => {
+                matches!(request.planner, Planner::Segments(_))
+            }
+            Some(ScheduleRequest::Given(_)) => true,
+            None => false,
         };
         if plain_fits == Some(false) && !asked {
             for count in spread(step.chain.stages.len()) {
@@ -189,8 +182,7 @@ impl Estimate {
             smallest_budget_bytes,
             limit,
         };
-        let asked = !matches!(wanted, Wanted::Fitting);
-        Ok((estimate, refused.filter(|_| asked)))
+        Ok((estimate, refused.filter(|_| wanted.is_some())))
     }
 }
 

@@ -150,12 +150,14 @@ impl From<RecordError> for Failure {
             RecordError::TensorTooLarge { .. } => Self::coded(exit::NO_PLAN, error),
             RecordError::Reduce(ReduceError::Differ { .. }) => Self::usage(error),
             RecordError::Reduce(ReduceError::TimedOut { .. }) => {
-                Self::with_help(exit::OTHER, &error, SLOW_RANK)
+                let help = "`rekindle train --resume RUN_DIR`; `REKINDLE_RANK_TIMEOUT=30min` makes ranks wait longer";
+                Self::with_help(exit::OTHER, &error, help)
             }
             RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
             RecordError::PartlyUpdated { source, .. } => {
                 let code = Self::from((**source).clone()).code;
-                Self::with_help(code, &error, PARTLY)
+                let help = "`rekindle train --resume RUN_DIR --update after`: a failed step then leaves the model unchanged";
+                Self::with_help(code, &error, help)
             }
             _ => Self::other(error),
         }
@@ -180,27 +182,9 @@ fn advised(smallest: Bytes) -> String {
 /// What to do where a loss or gradient is not finite.
 const FINITE: &str = "lower `learning_rate` or `clip_norm`; or `--on-nonfinite skip --update after` leaves such updates out";
 
-/// What to do where a rank does not answer.
-const SLOW_RANK: &str =
-    "`rekindle train --resume RUN_DIR`; `REKINDLE_RANK_TIMEOUT=30min` makes ranks wait longer";
-
-/// What to do where a step failed after it had updated some parameters.
-const PARTLY: &str = "`rekindle train --resume RUN_DIR --update after`: a failed step then leaves the model unchanged";
-
-/// What to do where a device failed.
-const FAULT: &str = "`rekindle train --resume RUN_DIR` continues from the last snapshot; `nvidia-smi -q` may say more";
-
-/// What to do where a kernel does not compile.
-const KERNEL: &str =
-    "`rekindle devices` shows NVRTC and headers, which must be of one CUDA version (docs/cuda.md)";
-
 /// A defect of cubek-matmul 0.3.1, `docs/upstream.md`, 11.
 const TILE: &str = "the device failed: a matrix kernel of cubek-matmul asks for a tile of more than 256 rows, which GPUs of compute \
                     capability 9.0 refuse (docs/upstream.md, 11)";
-
-/// What to do where a tile is too large.
-const SMALLER_TILE: &str =
-    "`--dtype f32`, or a `--batch` of fewer than four times as many rows as a layer has outputs";
 
 /// The failure of a device that a message describes: exit code, sentence, and help.
 fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
@@ -210,22 +194,17 @@ fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
         Some((exit::OUT_OF_MEMORY, text, SMALLER))
     } else if let Some(said) = refused_kernel(message) {
         let text = format!("the device failed: a kernel does not compile: {said}");
-        Some((exit::OTHER, text, KERNEL))
+        let help = "`rekindle devices` shows NVRTC and headers, which must be of one CUDA version (docs/cuda.md)";
+        Some((exit::OTHER, text, help))
     } else if tile_too_large(message) {
-        Some((exit::OTHER, TILE.to_owned(), SMALLER_TILE))
+        let help = "`--dtype f32`, or a `--batch` of fewer than four times as many rows as a layer has outputs";
+        Some((exit::OTHER, TILE.to_owned(), help))
     } else {
         let fault = device_fault(message)?;
-        Some((exit::OTHER, format!("the device failed: {fault}"), FAULT))
+        let help = "`rekindle train --resume RUN_DIR` continues from the last snapshot; `nvidia-smi -q` may say more";
+        Some((exit::OTHER, format!("the device failed: {fault}"), help))
     }
 }
-
-/// What to do where a weight is larger than a buffer may be.
-const SMALLER_LAYER: &str =
-    "`--dtype f16`, a smaller layer, or another `--device`; no budget changes that";
-
-/// What to do where an activation is.
-const SMALLER_PARTS: &str =
-    "a smaller `--batch`, or `accumulate` in [train]; no budget changes that";
 
 /// What to do where memory runs out.
 const SMALLER: &str = "a smaller `--batch` or `--budget` may help; `--resume RUN_DIR` continues from the last snapshot";
@@ -245,8 +224,12 @@ impl From<RunError> for Failure {
             ),
             RunError::TensorTooLarge { is_weight, .. } => {
                 let help = match is_weight {
-                    true => SMALLER_LAYER,
-                    false => SMALLER_PARTS,
+                    true => {
+                        "`--dtype f16`, a smaller layer, or another `--device`; no budget changes that"
+                    }
+                    false => {
+                        "a smaller `--batch`, or `accumulate` in [train]; no budget changes that"
+                    }
                 };
                 Self::with_help(exit::NO_PLAN, error, help)
             }
@@ -265,7 +248,7 @@ impl From<RunError> for Failure {
             RunError::NonFinite { .. } => Self::with_help(exit::NOT_FINITE, error, FINITE),
             RunError::Train(TrainError::Device(message)) => RecordError::Device(message).into(),
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
-            RunError::Build(_) | RunError::Train(_) => Self::other(error),
+            RunError::Train(_) => Self::other(error),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! | [`args`] | command-line flags and their help |
 //! | [`config`] | the config file: from text to checked settings |
 //! | [`device`] | devices as users write them |
-//! | [`cache`], [`compiling`] | the cache between commands; the log, and from it the progress of compiling kernels |
+//! | [`compiling`] | where compiled kernels are kept; the log, and from it the progress of compiling |
 //! | [`commands`] | one file for each command |
 //! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`launched`], [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
@@ -14,8 +14,8 @@
 //! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
-//! | [`plot`], [`report`] | pictures (timeline, losses, frontier) as SVG; a run or a sweep as one HTML page |
-//! | [`started`], [`resumed`], [`shell`] | the command line of a run, kept in its folder; what `--resume` makes of it; how it is quoted |
+//! | [`plot`], [`report`] | pictures (timeline, frontier) as SVG; a run or a sweep as one HTML page |
+//! | [`started`], [`shell`] | how a run was started, kept in its folder; how a command line is quoted |
 //! | [`child`] | commands of this program in processes of their own, which end with this one |
 //! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`ending`], [`exit`], [`terminal`], [`error_document`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
@@ -31,7 +31,6 @@
 mod output;
 
 mod args;
-mod cache;
 mod child;
 mod commands;
 mod compiling;
@@ -59,7 +58,6 @@ mod plot;
 mod progress;
 mod ranks;
 mod report;
-mod resumed;
 mod shell;
 mod started;
 mod stop;
@@ -111,8 +109,7 @@ fn main() {
         Command::Runs(args) => commands::runs::run(&args),
         Command::Devices(args) => commands::devices::run(&args),
         Command::Init(args) => commands::init::run(&args),
-        Command::Completions(args) => commands::shell::completions(&args),
-        Command::Man(args) => commands::shell::man(&args),
+        Command::Completions(args) => commands::completions::run(&args),
     };
     ending::end(result);
 }

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     mem,
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -18,7 +17,6 @@ use rekindle_train::{
 use crate::{
     compiling, exit,
     failure::{self, Failure, Outcome},
-    started::Started,
     stop, summary, terminal,
     track::TrackFile,
 };
@@ -41,9 +39,9 @@ pub struct Progress {
     nonfinite: usize,
     /// The file of the first steps' passes.
     pub track: Option<TrackFile>,
-    /// The run's command line and its folder, until it is written there.
-    pub kept: Option<(Started, PathBuf)>,
-    keeping: Outcome,
+    /// Writes how the run was started to its folder, once there is a plan.
+    pub keep: Option<Box<dyn FnOnce() -> Outcome>>,
+    kept: Outcome,
     /// Files of the run's folder that could not be written last, and why.
     unwritten: BTreeMap<RunFile, String>,
 }
@@ -59,8 +57,8 @@ impl Progress {
             stepped: false,
             nonfinite: 0,
             track: None,
-            kept: None,
-            keeping: Ok(()),
+            keep: None,
+            kept: Ok(()),
             unwritten: BTreeMap::new(),
         }
     }
@@ -156,8 +154,8 @@ impl Progress {
         if compiling::count() == 0 {
             stop::in_order(STOPPING);
         }
-        if let Some((started, folder)) = self.kept.take() {
-            self.keeping = started.keep(&folder);
+        if let Some(keep) = self.keep.take() {
+            self.kept = keep();
         }
         self.note_plan(planned);
         if let Some(warning) = summary::warning(&planned.summary) {
@@ -265,7 +263,7 @@ impl Progress {
             true => Ok(()),
             false => Err(not_written(&self.unwritten)),
         };
-        written.and(self.keeping).and(tracked)
+        written.and(self.kept).and(tracked)
     }
 }
 

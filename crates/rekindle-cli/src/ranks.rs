@@ -11,11 +11,12 @@ use rekindle_train::{
     device::seal_kernels,
     ranks::{Local, Ranks},
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
     args::{Cli, Command},
-    ending, exit,
+    ending,
+    error_document::ErrorDocument,
+    exit,
     failure::{Failure, Outcome},
     launched::{Launched, is_first, launched},
     network::LinkChoice,
@@ -166,49 +167,22 @@ pub fn settled<T>(ranks: &Ranks, own: Result<T, Failure>) -> Result<T, Failure> 
     ranks.settle(own, other).map_err(Failure::other)?
 }
 
-/// How a rank ends.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct End {
-    code: i32,
-    message: String,
-    help: Option<String>,
-}
-
-impl End {
-    fn of(outcome: &Outcome) -> Self {
-        let Err(failure) = outcome else {
-            return Self {
-                code: exit::DONE,
-                message: String::new(),
-                help: None,
-            };
-        };
-        Self {
-            code: failure.code,
-            message: failure.report.to_string(),
-            help: failure.report.help().map(|help| help.to_string()),
-        }
-    }
-
-    fn failure(&self) -> Failure {
-        match &self.help {
-            Some(help) => Failure::with_help(self.code, &self.message, help),
-            None => Failure::coded(self.code, &self.message),
-        }
-    }
-}
-
 /// Ends the command. With several ranks, the first reports each message once, and all end with the same exit code. A
 /// rank that fails alone reports its own failure; `mpirun` then ends the others.
 pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     let Some(reducer) = ranks.reducer() else {
         return outcome;
     };
-    let own = End::of(&outcome);
+    let own = outcome.as_ref().err().map(ErrorDocument::from);
     let rank = ranks.rank();
-    let alone = |mut own: End| -> ! {
-        own.message = format!("{}: {}", named(&[rank]), own.message);
-        ending::end(Err(own.failure()))
+    let alone = |own: Option<ErrorDocument>| -> ! {
+        ending::end(match own {
+            Some(mut own) => {
+                own.error = format!("{}: {}", named(&[rank]), own.error);
+                Err(own.failure())
+            }
+            None => Ok(()),
+        })
     };
     if outcome.is_err() && !ranks.ends_with_others() {
         alone(own);
@@ -220,15 +194,15 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     let all = all
         .iter()
         .filter_map(|end| serde_json::from_slice(end).ok());
-    let all: Vec<End> = all.collect();
+    let all: Vec<Option<ErrorDocument>> = all.collect();
     let end = together(&all);
-    let code = end.as_ref().map_or(exit::DONE, |end| end.code);
+    let code = end.as_ref().map_or(exit::DONE, |end| end.exit_code);
     if rank == 0
         && let Some(end) = end
     {
         match outcome {
             // With the place in a config.
-            Err(failure) if end == own => ending::report(&failure),
+            Err(failure) if own.as_ref() == Some(&end) => ending::report(&failure),
             _ => ending::report(&end.failure()),
         }
     }
@@ -241,12 +215,14 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
 
 /// The report of ranks that end together: each message once, with its ranks if not all have it. `None` if there is no
 /// failure.
-fn together(all: &[End]) -> Option<End> {
-    let failed = |end: &&End| ![exit::DONE, exit::OTHER_RANK].contains(&end.code);
-    let first = all.iter().find(failed)?;
+fn together(all: &[Option<ErrorDocument>]) -> Option<ErrorDocument> {
+    let own = |end: &&ErrorDocument| end.exit_code != exit::OTHER_RANK;
+    let first = all.iter().flatten().find(own)?;
     let mut said: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (rank, end) in all.iter().enumerate().filter(|(_, end)| failed(end)) {
-        said.entry(&end.message).or_default().push(rank);
+    for (rank, end) in all.iter().enumerate() {
+        if let Some(end) = end.as_ref().filter(own) {
+            said.entry(&end.error).or_default().push(rank);
+        }
     }
     if said.values().all(|ranks| ranks.len() == all.len()) {
         return Some(first.clone());
@@ -256,10 +232,9 @@ fn together(all: &[End]) -> Option<End> {
     let said = said
         .iter()
         .map(|(message, ranks)| format!("{}: {message}", named(ranks)));
-    Some(End {
-        message: said.collect::<Vec<_>>().join("\n"),
-        ..first.clone()
-    })
+    let mut end = first.clone();
+    end.error = said.collect::<Vec<_>>().join("\n");
+    Some(end)
 }
 
 #[cfg(test)]
@@ -268,31 +243,27 @@ mod tests {
 
     #[test]
     fn each_message_is_said_once_with_its_ranks() {
-        let end = |code, message: &str| End {
-            code,
-            message: message.into(),
-            help: None,
+        let end = |code, message: &str| {
+            let failure = Failure::coded(code, message);
+            Some(ErrorDocument::from(&failure))
         };
-        let (done, other) = (end(exit::DONE, ""), end(exit::OTHER_RANK, "x"));
+        let (done, other) = (None, end(exit::OTHER_RANK, "x"));
         let wrong = end(exit::USAGE, "no such key");
         let lost = end(exit::FILE_REFUSED, "no such file");
         assert_eq!(together(&[done.clone(), done.clone()]), None);
         // The run is done, which rank 0 alone knows.
         assert_eq!(together(&[done, other.clone()]), None);
-        assert_eq!(
-            together(&[wrong.clone(), wrong.clone()]),
-            Some(wrong.clone())
-        );
+        assert_eq!(together(&[wrong.clone(), wrong.clone()]), wrong);
         assert_eq!(
             together(&[other.clone(), lost.clone(), other]),
-            Some(end(exit::FILE_REFUSED, "rank 1: no such file"))
+            end(exit::FILE_REFUSED, "rank 1: no such file")
         );
         assert_eq!(
             together(&[wrong.clone(), lost, wrong]),
-            Some(end(
+            end(
                 exit::USAGE,
                 "ranks 0 and 2: no such key\nrank 1: no such file"
-            ))
+            )
         );
     }
 }

@@ -1,4 +1,5 @@
-//! The command line of a run or a sweep, kept in its folder as `command.json`: `train --resume RUN_DIR` continues with it.
+//! How a run or a sweep was started, kept in its folder as `command.json`; `config.toml` beside it is the whole config of a run,
+//! with which `train --resume RUN_DIR` continues.
 
 use std::{
     env,
@@ -16,39 +17,48 @@ use crate::{
     shell::line,
 };
 
-pub const FILE: &str = "command.json";
+const FILE: &str = "command.json";
+/// What to do where it cannot be had.
+const NAMED: &str = "it holds no run, or one of an older version: `rekindle train CONFIG --resume RUN_DIR` continues that";
+/// The config of a run, with all that was typed beside it.
+pub const CONFIG: &str = "config.toml";
 /// Format tag of [`Started`].
-pub const COMMAND_FORMAT: &str = "rekindle-command/1";
+pub const COMMAND_FORMAT: &str = "rekindle-command/2";
 
 /// The command line, and where it was typed.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Started {
     format: String,
+    /// The config's file, as it was named.
+    pub config: String,
+    /// The weights that it started from, if it did not make its own.
+    pub weights: Option<PathBuf>,
     /// The working directory.
     pub directory: PathBuf,
     /// The arguments after `rekindle`.
     pub arguments: Vec<String>,
     /// When it was started, by the machine's clock, in RFC 3339.
-    #[serde(default)]
-    started_at: Option<String>,
+    pub started_at: String,
     /// The version of `rekindle`.
-    #[serde(default)]
-    version: Option<String>,
+    pub version: String,
 }
 
 impl Started {
-    /// The command line of this process.
-    pub fn now() -> Result<Self, Failure> {
+    /// The command line of this process, with the config and the weights that it names.
+    pub fn now(config: String, weights: Option<&Path>) -> Result<Self, Failure> {
+        let directory = env::current_dir().map_err(Failure::other)?;
         Ok(Self {
             format: COMMAND_FORMAT.into(),
-            directory: env::current_dir().map_err(Failure::other)?,
+            config,
+            weights: weights.map(|weights| directory.join(weights)),
+            directory,
             arguments: env::args_os()
                 .skip(1)
                 .map(|argument| argument.to_string_lossy().into_owned())
                 .collect(),
-            started_at: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
-            version: Some(env!("CARGO_PKG_VERSION").into()),
+            started_at: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            version: env!("CARGO_PKG_VERSION").into(),
         })
     }
 
@@ -62,11 +72,6 @@ impl Started {
         line(&self.arguments)
     }
 
-    /// When it was typed, and the version that ran.
-    pub fn at(&self) -> Option<(&str, &str)> {
-        Some((self.started_at.as_deref()?, self.version.as_deref()?))
-    }
-
     /// The command line of the run in this folder.
     pub fn read(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(FILE);
@@ -74,13 +79,26 @@ impl Started {
             return Err(Failure::with_help(
                 exit::USAGE,
                 format!("{}: there is no `{FILE}` in this folder", folder.display()),
-                "it holds no run, or one of an older version: `rekindle train CONFIG --resume RUN_DIR` continues that",
+                NAMED,
             ));
         }
         if !folder.exists() {
             let message = format!("{}: no such folder", folder.display());
             return Err(Failure::coded(exit::FILE_REFUSED, message));
         }
-        input::document(&path, COMMAND_FORMAT)
+        let read = input::document(&path, COMMAND_FORMAT);
+        read.map_err(|failure| Failure::with_help(failure.code, failure.report, NAMED))
     }
+}
+
+/// Refuses the folder of a new run where a config stands that is no run's: it would be replaced.
+pub fn check_new(folder: &Path) -> Outcome {
+    let config = folder.join(CONFIG);
+    if config.exists() && !folder.join(FILE).exists() {
+        return Err(Failure::usage(format!(
+            "{}: the run's own config would replace this file; name another folder",
+            config.display()
+        )));
+    }
+    Ok(())
 }

@@ -97,9 +97,8 @@ pub fn warning(plan: &PlanSummary) -> Option<String> {
     }
 }
 
-/// How a run ended: what was saved, predictions beside measurements, memory by phase. `verbose` shows the phases of more
-/// steps.
-pub fn closing(record: &RunRecord, verbose: bool) -> String {
+/// How a run ended: what was saved, predictions beside measurements, memory by phase.
+pub fn closing(record: &RunRecord) -> String {
     let verdict = terminal::wrapped(&saved(record), "");
     let mut text = format!("{verdict}\n{}\n", losses(record));
     if let (Some(scale), LossScale::Dynamic) = (record.loss_scale, record.settings.loss_scale()) {
@@ -113,7 +112,7 @@ pub fn closing(record: &RunRecord, verbose: bool) -> String {
         let trims = several(trims as usize, "time");
         let _ = writeln!(text, "The pools were trimmed {trims} to hold the budget.");
     }
-    let (predictions, phases) = (predictions(record), phases(record, verbose));
+    let (predictions, phases) = (predictions(record), phases(record, false));
     let _ = writeln!(text, "\n{predictions}\n\n{phases}");
     if let Some(growth) = &record.growth {
         let _ = writeln!(text, "\nMemory grows: {growth}.");
@@ -315,9 +314,9 @@ mod tests {
             }),
             ..made_up_run()
         };
-        let said = closing(&run, false).replace('\n', " ");
+        let said = closing(&run).replace('\n', " ");
         let growth = "Memory grows: 1.0 MiB in use after step 10, 2.0 MiB after step 60.";
         assert!(said.contains(growth), "{said}");
-        assert!(!closing(&made_up_run(), false).contains("Memory grows"));
+        assert!(!closing(&made_up_run()).contains("Memory grows"));
     }
 }

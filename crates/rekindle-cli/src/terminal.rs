@@ -19,11 +19,8 @@ const WIDTH_ELSEWHERE: usize = 100;
 #[command(next_help_heading = "Messages")]
 pub struct LookArgs {
     /// Print no progress and no notes: results and errors only
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub quiet: bool,
-    /// Print more details (`train`: memory by phase of the first steps)
     #[arg(short, long, global = true)]
-    pub verbose: bool,
+    pub quiet: bool,
     /// When to use colour: auto, always or never
     #[arg(
         long,
@@ -94,11 +91,6 @@ pub fn beside_bar(write: impl FnOnce()) {
 /// Whether only results and errors are printed.
 pub fn quiet() -> bool {
     look().quiet
-}
-
-/// Whether more than usual is printed.
-pub fn verbose() -> bool {
-    look().verbose
 }
 
 /// Text from a file, safe for printing: control characters, which could manipulate the terminal, are escaped.

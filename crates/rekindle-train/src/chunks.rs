@@ -26,7 +26,7 @@ pub fn check_loss_chunks(
         _ if matches!(target, TargetKind::Values(_)) => {
             "`loss_chunks` is for targets that are classes: leave it out".into()
         }
-        Some(LayerSpec::Linear { .. } | LayerSpec::Unembedding { .. }) => return Ok(()),
+        Some(LayerSpec::Linear { .. } | LayerSpec::Unembedding) => return Ok(()),
         last => format!(
             "`loss_chunks` runs the last layer inside the loss, which must be a `linear` or an `unembedding`, not `{}`",
             last.map_or("nothing", LayerSpec::kind)

@@ -16,10 +16,8 @@ use crate::{
     data::{TargetKind, ahead::held_bytes},
     device::DeviceId,
     model::{
-        build::{BuildError, build_shapes},
         spec::{ElementKind, ModelSpec, SampleShape},
         stage::Stage,
-        stages::ModelStages,
         value::Value,
     },
 };
@@ -80,16 +78,12 @@ impl Estimated<'_> {
         } = *self;
         check_update(settings)?;
         check_loss_chunks(settings, model, target)?;
-        let shape = model.infer()?;
-        let plan = ModelStages::new(model, &shape);
+        let blueprint = model.blueprint()?;
+        let accumulated = settings.accumulated_bytes(blueprint.shape.param_count());
+        let of_stages = Bytes(STAGE_BYTES * blueprint.shape.stages.len() as u64);
         let batch = settings.micro_batch();
-        let mut failed: Option<BuildError> = None;
         let make = |device: &Device| {
-            let stages = build_shapes(model, &plan, settings.dtype, device);
-            let mut stages = stages.unwrap_or_else(|error| {
-                failed = Some(error);
-                Vec::new()
-            });
+            let mut stages = blueprint.build_shapes(settings.dtype, device);
             settings.defer_projection(&mut stages);
             if settings.sync_batch_norm && ranks > 1 {
                 stages.iter_mut().for_each(Stage::synchronise);
@@ -103,23 +97,16 @@ impl Estimated<'_> {
         // On the processor all of the host's memory counts: the next batch, which waits there, and what stages take.
         let on_host = match kernels {
             Kernels::Device => Bytes::ZERO,
-            Kernels::Host { .. } => {
-                let of_stages = Bytes(STAGE_BYTES * plan.stages.len() as u64);
-                held_bytes(&model.input, target, batch) + of_stages
-            }
+            Kernels::Host { .. } => held_bytes(&model.input, target, batch) + of_stages,
         };
         let assumed = Assumed {
             update: settings.update.fixed().unwrap_or_default(),
             kernels,
             optimizer: &|numbers| update_cost(settings, numbers),
-            held: held + settings.accumulated_bytes(shape.param_count()) + on_host,
+            held: held + accumulated + on_host,
         };
         let loss = loss_of_part(settings.accumulate);
-        let estimate = record::estimate_with(assumed, make, loss);
-        match failed {
-            Some(error) => Err(error.into()),
-            None => Ok(estimate?),
-        }
+        Ok(record::estimate_with(assumed, make, loss)?)
     }
 
     /// The estimated step, for planning.
@@ -137,8 +124,7 @@ impl Estimated<'_> {
     ///
     /// If the model's shapes do not fit.
     pub fn step_of(&self, estimate: &Estimate) -> Result<MeasuredStep, RunError> {
-        let names = ModelStages::new(self.model, &self.model.infer()?);
-        let names: Vec<String> = names.stages.into_iter().map(|stage| stage.name).collect();
+        let names = self.model.infer()?.stage_names();
         Ok(MeasuredStep::estimated(estimate, &names, self.settings))
     }
 }
@@ -164,16 +150,18 @@ fn update_cost(settings: &TrainSettings, numbers: u64) -> OptimizerCost {
 
 /// An input without values.
 fn input(shape: &SampleShape, batch: usize, settings: &TrainSettings, device: &Device) -> Value {
-    let floats = shape.kind == ElementKind::Float;
     let dtype: DType = settings.dtype.float().into();
-    match (shape.dims.as_slice(), floats) {
-        (&[a], true) => Tensor::<2>::empty([batch, a], (device, dtype)).into(),
-        (&[a, b], true) => Tensor::<3>::empty([batch, a, b], (device, dtype)).into(),
-        (&[a, b, c, ..], true) => Tensor::<4>::empty([batch, a, b, c], (device, dtype)).into(),
-        (&[a, b], false) => Tensor::<3, Int>::empty([batch, a, b], device).into(),
-        (&[a, b, c, ..], false) => Tensor::<4, Int>::empty([batch, a, b, c], device).into(),
-        (&[a], false) => Tensor::<2, Int>::empty([batch, a], device).into(),
-        (&[], _) => Tensor::<2>::empty([batch, 1], (device, dtype)).into(),
+    match (shape.kind, shape.dims.as_slice()) {
+        (ElementKind::Float, &[a, b]) => Tensor::<3>::empty([batch, a, b], (device, dtype)).into(),
+        (ElementKind::Float, &[a, b, c]) => {
+            Tensor::<4>::empty([batch, a, b, c], (device, dtype)).into()
+        }
+        (ElementKind::Float, dims) => {
+            Tensor::<2>::empty([batch, dims.iter().product()], (device, dtype)).into()
+        }
+        (ElementKind::Token, dims) => {
+            Tensor::<2, Int>::empty([batch, dims.iter().product()], device).into()
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn first_gradient<L: Module>(
     }
     for (stage, layer) in model.layers().iter().enumerate() {
         if let Some(path) = first(Some(gradients), |visited| layer.visit(visited))? {
-            return Ok(Some((stage, format!("layers.{stage}.{path}"))));
+            return Ok(Some((stage, format!("{stage}.{path}"))));
         }
     }
     Ok(None)

@@ -28,7 +28,7 @@ use crate::{
     engine::Engine,
     finite,
     model::{
-        spec::{ElementKind, SampleShape},
+        spec::SampleShape,
         stage::Stage,
         tie::{tie, untie},
     },
@@ -88,7 +88,7 @@ impl<'a> Trainer<'a> {
         meter: Arc<dyn Meter>,
         device: Device,
     ) -> Result<Self, TrainError> {
-        if output.kind != ElementKind::Float || !matches!(output.dims.len(), 1 | 2) {
+        if !matches!(output.dims.len(), 1 | 2) {
             return Err(TrainError::Output {
                 got: output.clone(),
             });

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     data::Shuffled,
     device::{DeviceId, OpenDevice, open},
-    model::{shape::ModelShape, spec::ModelSpec, stage::Stage, stages::ModelStages, tie::tie},
+    model::{stage::Stage, tie::tie},
 };
 use rekindle::{
     record::{Optimizer as _, Update, record},
@@ -77,8 +77,7 @@ pub struct Verified {
 
 /// The default numbers of equal segments to compare: all powers of two below the number of stages, and that number.
 #[must_use]
-pub fn usual_segments(model: &ModelSpec, shape: &ModelShape) -> Vec<usize> {
-    let stages = ModelStages::new(model, shape).stages.len();
+pub fn usual_segments(stages: usize) -> Vec<usize> {
     let powers = (0..).map(|power| 1 << power);
     powers.take_while(|&k| k < stages).chain([stages]).collect()
 }

@@ -1,4 +1,4 @@
-//! Arguments of commands that run no model: `report`, `runs`, `devices`, `init`, `completions` and `man`.
+//! Arguments of commands that run no model: `report`, `runs`, `devices`, `init` and `completions`.
 
 use std::path::PathBuf;
 
@@ -8,22 +8,18 @@ use super::AnswerArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle report runs/first --open\n  rekindle report runs/first -o timeline.svg"
+    after_help = "Examples:\n  rekindle report runs/first\n  rekindle report runs/first -o trace.json"
 )]
 pub struct ReportArgs {
     /// Folders written by `rekindle train -o` or `rekindle sweep -o`
     #[arg(value_name = "DIR", required = true)]
     pub runs: Vec<PathBuf>,
-    /// Write the page to FILE (by default `report.html` in the folder). A FILE that ends in .svg gets the picture alone, one
-    /// in .json the trace of a step for https://ui.perfetto.dev
+    /// Write the page to FILE (by default `report.html` in the folder). A FILE that ends in .json gets the trace of a step for
+    /// https://ui.perfetto.dev
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// Open the page in a browser
-    #[arg(long, help_heading = "Output")]
-    pub open: bool,
-    /// Write one JSON document with the page's path to standard output
-    #[arg(long, help_heading = "Output")]
-    pub json: bool,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -85,12 +81,4 @@ pub struct CompletionsArgs {
     /// bash, elvish, fish, powershell or zsh
     #[arg(value_name = "SHELL", hide_possible_values = true)]
     pub shell: clap_complete::Shell,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  rekindle man ~/.local/share/man/man1")]
-pub struct ManArgs {
-    /// The folder; it is created if missing
-    #[arg(value_name = "DIR")]
-    pub folder: PathBuf,
 }

@@ -6,7 +6,7 @@
 //! | [`train`] | `train` |
 //! | [`plan`] | `estimate`, `profile`, `plan` |
 //! | [`sweep`] | `sweep`, `max`, `verify` |
-//! | [`files`] | `report`, `runs`, `devices`, `init`, `completions`, `man` |
+//! | [`files`] | `report`, `runs`, `devices`, `init`, `completions` |
 //! | [`word`] | values that need custom parsers for clap |
 
 mod files;
@@ -19,7 +19,7 @@ mod word;
 use clap::{Parser, Subcommand};
 
 pub use self::{
-    files::{CompletionsArgs, DevicesArgs, InitArgs, ManArgs, ReportArgs, RunsArgs, Story},
+    files::{CompletionsArgs, DevicesArgs, InitArgs, ReportArgs, RunsArgs, Story},
     plan::{EstimateArgs, PlanArgs, ProfileArgs},
     shared::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
     sweep::{Lever, MaxArgs, SweepArgs, VerifyArgs},
@@ -73,8 +73,6 @@ pub enum Command {
     Init(InitArgs),
     /// Write shell completions to standard output
     Completions(CompletionsArgs),
-    /// Write manual pages to a folder
-    Man(ManArgs),
 }
 
 #[cfg(test)]

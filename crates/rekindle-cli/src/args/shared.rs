@@ -5,10 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use rekindle::{Dtype, meter::Count, size::Size};
 use rekindle_plan::Planner;
-use rekindle_train::{
-    loss_scale::LossScale, optimizer_state::StateChoice, settings::LossChunks, update::UpdateChoice,
-};
-use serde::{Deserialize, Serialize};
+use rekindle_train::{optimizer_state::StateChoice, settings::LossChunks, update::UpdateChoice};
+use serde::Serialize;
 
 use super::word::{number_or_word, word};
 use crate::{config::OffloadChoice, device::DeviceChoice};
@@ -24,7 +22,7 @@ pub struct ConfigArgs {
 }
 
 /// What replaces values of a config.
-#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
 #[command(next_help_heading = "Instead of the config's values")]
 pub struct ReplaceArgs {
     /// Samples in each step
@@ -33,9 +31,6 @@ pub struct ReplaceArgs {
     /// How often the largest `repeat` group repeats
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
-    /// The most common `out` of hidden layers; all hidden sizes follow in proportion
-    #[arg(long, value_name = "N")]
-    pub width: Option<usize>,
     /// `synthetic`: random data of the same shape
     #[arg(long, value_name = "KIND", value_parser = ["synthetic"], hide_possible_values = true)]
     pub data: Option<String>,
@@ -45,14 +40,6 @@ pub struct ReplaceArgs {
     /// Type of parameters and activations: f32, f16 or bf16
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<Dtype>,
-    /// With f16 and bf16, keep no f32 copy of the parameters in the optimizer: saves 4 bytes for each, but loses small
-    /// updates
-    #[arg(long)]
-    pub no_master_weights: bool,
-    /// Factor for the loss before its backward pass: a number, dynamic, none, or auto (the default: dynamic with f16, else
-    /// none)
-    #[arg(long, value_name = "SCALE", value_parser = number_or_word::<LossScale>)]
-    pub loss_scale: Option<LossScale>,
     /// When to update parameters: after (the step), in-backward (each as soon as its gradient is complete), or auto (the
     /// default: in-backward only if the budget requires it)
     #[arg(
@@ -77,7 +64,7 @@ pub struct ReplaceArgs {
 }
 
 /// How a step is to be cut, where one schedule is asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Schedule")]
 pub struct ScheduleArgs {
     /// Cut the layers into K segments
@@ -102,7 +89,7 @@ pub struct AnswerArgs {
 }
 
 /// What every command that measures takes.
-#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
 #[command(next_help_heading = "Device and measurement")]
 pub struct MeasureArgs {
     /// auto (the default: cuda:0 if it can be used, else cpu), cpu, cuda, cuda:N, wgpu or wgpu:N
@@ -127,7 +114,4 @@ pub struct MeasureArgs {
         value_parser = word::<OffloadChoice>()
     )]
     pub offload: Option<OffloadChoice>,
-    /// Maximum host memory for these tensors (the default: the free memory minus one eighth, or minus 1 GiB if that is more)
-    #[arg(long, value_name = "SIZE", help_heading = "Schedule")]
-    pub host_budget: Option<Size>,
 }

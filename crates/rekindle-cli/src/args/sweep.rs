@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use rekindle::size::Size;
-use rekindle_plan::Planner;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,14 +40,6 @@ pub struct SweepArgs {
     /// Write sweep.json, sweep.csv and frontier.svg to this folder, after each row
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// Resume the sweep in this folder: run the rows that are missing
-    #[arg(
-        long,
-        value_name = "DIR",
-        conflicts_with = "output",
-        help_heading = "Output"
-    )]
-    pub resume: Option<PathBuf>,
     #[command(flatten)]
     pub answer: AnswerArgs,
 }
@@ -137,17 +128,6 @@ pub struct VerifyArgs {
         help_heading = "Schedule"
     )]
     pub budgets: Vec<Size>,
-    /// Planner for the budgets: auto (the default), segments or optimal
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "budgets",
-        help_heading = "Schedule"
-    )]
-    pub planner: Option<Planner>,
-    /// A plan to check, written by `rekindle plan -o`
-    #[arg(long, value_name = "FILE", help_heading = "Schedule")]
-    pub plan: Option<PathBuf>,
     /// Optimizer steps of each check
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Schedule")]
     pub steps: usize,

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use rekindle_train::settings::OnNonFinite;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::word};
 use crate::{failure::Failure, shell};
 
-#[derive(Debug, Clone, Default, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Args, Serialize)]
 #[command(
     after_help = "Examples:\n  rekindle train configs/deep-linear.toml\n  rekindle train configs/deep-linear.toml --budget 60MiB -o runs/first\n  rekindle train configs/deep-linear.toml --segments 8 --compare\n  rekindle train --resume runs/first --budget 80MiB"
 )]

@@ -1,28 +1,39 @@
 //! `rekindle estimate`: a training's memory by kind, and whether it fits, from shapes.
 
-use rekindle_plan::{PlanError, Request};
+use rekindle_plan::PlanError;
 use rekindle_train::{
     device::DeviceInfo,
     kernels,
+    session::ScheduleRequest,
     update::{UpdateChoice, Updates, updates},
 };
 
 use super::train;
 use crate::{
-    args::EstimateArgs,
+    args::{EstimateArgs, MeasureArgs},
     config::{self, Overrides, RunKeys},
-    estimate::{Estimate, Limit, Wanted},
+    estimate::{Estimate, Limit},
     failure::{Failure, Outcome},
     output, plan_file,
 };
 
 /// Runs the estimate. If no plan fits the budget, the error is reported after the report.
 pub fn run(args: &EstimateArgs) -> Outcome {
-    let mut config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.device, &config).listed()?;
-    config.run = config.run.replaced(&args.schedule, None);
-    let request = request(&config.run, &device)?;
-    let budget = request.as_ref().and_then(|request| request.budget);
+    let measure = MeasureArgs {
+        device: args.device,
+        ..MeasureArgs::default()
+    };
+    let overrides = Overrides {
+        schedule: args.schedule,
+        ..Overrides::new(&args.config.replace, &measure)
+    };
+    let mut config = config::load(&args.config.config, &overrides)?;
+    let device = config.device().listed()?;
+    let wanted = wanted(&config.run, &device)?;
+    let budget = match &wanted {
+        Some(ScheduleRequest::Plan(request)) => request.budget,
+        _ => None,
+    };
     let of = match budget {
         Some(_) => "budget".into(),
         None => device.device.to_string(),
@@ -30,22 +41,20 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     let limit = budget.or(device.available_bytes());
     let limit = limit.map(|bytes| Limit { of, bytes });
     let kernels = kernels(device.device);
-    let wanted = match (&config.run.plan, request) {
-        (Some(path), _) => {
-            let file = plan_file::read(path)?;
-            config.training.update = file.plan.update.into();
-            Wanted::Made(Box::new(file))
-        }
-        (None, Some(request)) => Wanted::Plan(request),
-        (None, None) => Wanted::Fitting,
+    let given = match &wanted {
+        Some(ScheduleRequest::Given(file)) => Some(file.plan.update),
+        _ => None,
     };
+    if let Some(update) = given {
+        config.training.update = update.into();
+    }
     let updates = updates(&config.training, budget.is_some());
-    let either = !matches!(wanted, Wanted::Made(..)) && !matches!(updates, Updates::One(_));
-    let mut found = Estimate::new(&config, kernels, &wanted, limit.clone())?;
+    let either = given.is_none() && !matches!(updates, Updates::One(_));
+    let mut found = Estimate::new(&config, kernels, wanted.as_ref(), limit.clone())?;
     // By shapes neither update is faster: a training updates in the backward pass only to fit.
     if either && matches!(found.1, Some(PlanError::Infeasible { .. })) {
         config.training.update = UpdateChoice::InBackward;
-        found = Estimate::new(&config, kernels, &wanted, limit)?;
+        found = Estimate::new(&config, kernels, wanted.as_ref(), limit)?;
     }
     let (estimate, impossible) = found;
     if args.answer.json {
@@ -59,8 +68,12 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     }
 }
 
-/// What to plan, if anything.
-fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<Request>, Failure> {
+/// What is asked for, if anything.
+fn wanted(run: &RunKeys, device: &DeviceInfo) -> Result<Option<ScheduleRequest>, Failure> {
+    if let Some(path) = &run.plan {
+        let file = plan_file::read(path)?;
+        return Ok(Some(ScheduleRequest::Given(Box::new(file))));
+    }
     if run.segments.is_none() && run.budget.is_none() && run.planner.is_none() {
         return Ok(None);
     }
@@ -68,5 +81,6 @@ fn request(run: &RunKeys, device: &DeviceInfo) -> Result<Option<Request>, Failur
         Some(size) => Some(size.of(device.available_bytes()).map_err(Failure::usage)?),
         None => None,
     };
-    train::plan_request(run, budget).map(Some)
+    let request = train::plan_request(run, budget)?;
+    Ok(Some(ScheduleRequest::Plan(request)))
 }

@@ -35,8 +35,9 @@ const CONFIRMING_STEPS: usize = 2;
 /// Searches, and shows the results.
 pub fn run(args: &MaxArgs) -> Outcome {
     check_arguments(args)?;
-    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.measure.device, &config).resolve()?;
+    let overrides = Overrides::new(&args.config.replace, &args.measure);
+    let config = config::load(&args.config.config, &overrides)?;
+    let device = config.device().resolve()?;
     let (asked, budget) = match args.budget {
         Some(size) => (size, train::bytes_of(size, &device)?),
         None => {
@@ -68,7 +69,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         config: args.config.config.display().to_string(),
         device: device.device.to_string(),
         budget_bytes: budget,
-        count: config.count(args.measure.count),
+        count: config.count(),
         slowdown: args.slowdown,
         varied: subject.varied.clone(),
         batch: (args.vary != Lever::Batch).then_some(config.training.batch),

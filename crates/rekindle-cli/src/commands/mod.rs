@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod completions;
 pub mod devices;
 pub mod estimate;
 mod explain;
@@ -10,7 +11,6 @@ pub mod plan_graph;
 pub mod profile;
 pub mod report;
 pub mod runs;
-pub mod shell;
 pub mod sweep;
 pub mod train;
 pub mod verify;

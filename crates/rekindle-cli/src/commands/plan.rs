@@ -43,14 +43,11 @@ fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     let Some(config) = &args.config else {
         return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
     };
-    let overrides = Overrides::from(&args.replace);
-    train::asked(
-        config,
-        &overrides,
-        &args.measure,
-        (&args.schedule, None),
-        ranks,
-    )
+    let overrides = Overrides {
+        schedule: args.schedule,
+        ..Overrides::new(&args.replace, &args.measure)
+    };
+    train::asked(config, &overrides, ranks)
 }
 
 fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
@@ -58,7 +55,6 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
         config,
         device,
         schedule,
-        ..
     } = ranks::settled(ranks, asked(args, ranks))?;
     let all = Request {
         planner: args.schedule.planner.unwrap_or_default(),
@@ -68,7 +64,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     let job = Job {
         schedule,
         ranks: ranks.clone(),
-        ..profile::job(&args.measure, &config, &device, &data)?
+        ..profile::job(&config, &device, &data)?
     };
     let mut step = profile::measured(&job, &device)?;
     let speaks = ranks.rank() == 0;
@@ -100,9 +96,8 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     let text = input::text(path)?;
     let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-    let step = match (args.measure.offload, args.measure.host_budget) {
-        (Some(OffloadChoice::Never), _) => step.with_host(None),
-        (_, Some(size)) => step.with_host(Some(train::of_host(size)?)),
+    let step = match args.measure.offload {
+        Some(OffloadChoice::Never) => step.with_host(None),
         _ => step,
     };
     if args.frontier {

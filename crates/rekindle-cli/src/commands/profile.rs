@@ -1,9 +1,6 @@
 //! `rekindle profile`: the measured chain.
 
-use rekindle_plan::{
-    Bytes, Chain, Request, Stage,
-    graph::{Link, Rate},
-};
+use rekindle_plan::{Bytes, Chain, Request, Stage, graph::Link};
 use rekindle_train::{
     data::Split,
     device::{DeviceId, DeviceInfo},
@@ -12,9 +9,10 @@ use rekindle_train::{
 
 use super::{plan_graph::plan_elsewhere, train};
 use crate::{
-    args::{MeasureArgs, ProfileArgs},
+    args::ProfileArgs,
     config::{self, Config, Overrides},
     failure::{Failure, Outcome},
+    network::in_words,
     output,
     progress::Progress,
     table::{self, Cell},
@@ -23,10 +21,11 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let config = config::load(&args.config.config, &Overrides::from(&args.config.replace))?;
-    let device = train::device(args.measure.device, &config).resolve()?;
+    let overrides = Overrides::new(&args.config.replace, &args.measure);
+    let config = config::load(&args.config.config, &overrides)?;
+    let device = config.device().resolve()?;
     let data = config.open_data()?;
-    let job = job(&args.measure, &config, &device, &data)?;
+    let job = job(&config, &device, &data)?;
     let step = measured(&job, &device)?.measured_step(&job);
     let text = step.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
@@ -41,7 +40,6 @@ pub fn run(args: &ProfileArgs) -> Outcome {
 
 /// The training of a config on a device, of which one step is to be measured.
 pub fn job<'a>(
-    args: &MeasureArgs,
     config: &'a Config,
     device: &'a DeviceInfo,
     data: &'a Split,
@@ -50,8 +48,8 @@ pub fn job<'a>(
     let job = Job {
         eval: data.eval.as_deref(),
         planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere),
-        host: train::host(args, &config.run, device)?,
-        count: config.count(args.count),
+        host: train::host(&config.run, device)?,
+        count: config.count(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
     Ok(job.on(device))
@@ -68,15 +66,13 @@ pub fn measured(job: &Job<'_>, device: &DeviceInfo) -> Result<Engine, Failure> {
 
 /// The link to host memory, where there is one.
 fn link(link: Option<&Link>) -> String {
-    match link {
-        Some(link) => {
-            let rate = |rate: Rate| format!("{}/s", Bytes(rate.bytes_per_s as u64));
-            let (there, back) = (rate(link.to_host), rate(link.to_device));
-            let most = link.host_bytes;
-            format!("Link to host memory: {there}, back {back}, at most {most}.\n")
-        }
-        None => String::new(),
-    }
+    let Some(link) = link else {
+        return String::new();
+    };
+    let (there, back) = (in_words(link.to_host), in_words(link.to_device));
+    let most = link.host_bytes;
+    let text = format!("Link to host memory: {there}, back {back}, at most {most}.");
+    terminal::wrapped(&text, "") + "\n"
 }
 
 fn table(chain: &Chain) -> String {

@@ -107,9 +107,8 @@ fn of(path: PathBuf) -> Option<Run> {
         None => return None,
     };
     let started = Started::read(&path).ok();
-    let started = started.and_then(|started| Some(started.at()?.0.to_owned()));
     Some(Run {
-        started_at: started,
+        started_at: started.map(|started| started.started_at),
         config: record.as_ref().map(|record| record.name.clone()),
         last_loss: record.as_ref().map(|record| record.last_loss),
         ran: record.map(|record| Ran {

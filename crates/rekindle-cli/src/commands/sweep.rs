@@ -1,7 +1,8 @@
 //! `rekindle sweep`: one config under many schedules, each in a separate process.
 
+use std::path::Path;
+
 use rekindle_plan::{Bytes, PlanError};
-use rekindle_train::model::stages::ModelStages;
 
 use super::train;
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     started::Started,
     stop,
     sweep::{
-        Point, SweepFolder, SweepRecord, SweepRow, point,
+        Point, SweepRecord, SweepRow, folder, point,
         record::{RowOutcome, SWEEP_FORMAT},
     },
 };
@@ -26,40 +27,35 @@ pub fn run(args: &SweepArgs) -> Outcome {
         &args.config.config,
         &Overrides {
             steps: Some(args.steps),
-            ..Overrides::from(&args.config.replace)
+            ..Overrides::new(&args.config.replace, &args.measure)
         },
     )?;
-    let device = train::device(args.measure.device, &config).resolve()?;
+    let device = config.device().resolve()?;
     let bytes = |size| train::bytes_of(size, &device);
     let points = points(args, &config, bytes)?;
     let limit = match config.run.budget {
         Some(size) => Some(bytes(size)?),
         None => device.available_bytes(),
     };
-    let mut record = SweepRecord {
+    let name = args.config.config.display().to_string();
+    let record = SweepRecord {
         format: SWEEP_FORMAT.into(),
-        config: args.config.config.display().to_string(),
-        config_crc32: identity(&config)?,
+        config: name.clone(),
         device: device.device.to_string(),
         device_name: device.name.clone(),
-        count: config.count(args.measure.count),
+        count: config.count(),
         batch: config.training.batch,
         steps: args.steps,
         limit_bytes: limit,
-        spread_bytes: Vec::new(),
         rows_asked: 0,
         interrupted: true,
         rows: Vec::new(),
     };
-    let folder = match (&args.output, &args.resume) {
-        (_, Some(path)) => Some(SweepFolder::resume(path, &mut record)?),
-        (Some(path), None) => {
-            let folder = SweepFolder::open(path)?;
-            Started::now()?.keep(path)?;
-            Some(folder)
-        }
-        (None, None) => None,
-    };
+    let folder = args.output.as_deref();
+    if let Some(folder) = folder {
+        folder::open(folder)?;
+        Started::now(name, None)?.keep(folder)?;
+    }
     stop::in_order("stopping; rows that are done are kept");
 
     let mut sweep = Sweep {
@@ -84,23 +80,13 @@ pub fn run(args: &SweepArgs) -> Outcome {
                 record.rows.len(),
                 record.rows_asked
             ),
-            match args.output.as_ref().or(args.resume.as_ref()) {
-                Some(folder) => format!(
-                    "they are in {0}; repeat the command with `--resume {0}` in place of `-o`",
-                    folder.display()
-                ),
+            match folder {
+                Some(folder) => format!("they are in {}", folder.display()),
                 None => "repeat the command with `-o DIR` to keep the rows that are done".into(),
             },
         )),
         result => result,
     }
-}
-
-/// The common identity of a sweep's rows: model, training and data from config and arguments.
-fn identity(config: &Config) -> Result<String, Failure> {
-    let all = (&config.model, &config.training, &config.data);
-    let json = serde_json::to_vec(&all).map_err(Failure::other)?;
-    Ok(format!("{:08x}", crc32fast::hash(&json)))
 }
 
 /// What to run, without budgets that are spread. The config's own number of segments, or budget, is among it.
@@ -109,21 +95,25 @@ fn points(
     config: &Config,
     bytes: impl Fn(rekindle::size::Size) -> Result<Bytes, Failure>,
 ) -> Result<Vec<Point>, Failure> {
-    let stages = ModelStages::new(&config.model, &config.shape).stages.len();
+    let stages = config.shape.stages.len();
     let wrong = |&&segments: &&usize| segments == 0 || segments > stages;
     if let Some(&segments) = args.segments.iter().find(wrong) {
         return Err(PlanError::Segments { segments, stages }.into());
     }
     let mut points = point::uniform(&args.segments, stages, !args.budgets.is_empty());
-    for &size in &args.budgets {
-        points.push(Point::Optimal(bytes(size)?));
-    }
-    let own = match (config.run.segments, config.run.budget) {
-        (Some(segments), _) if segments > 1 => Some(Point::Segments(segments)),
-        (_, Some(budget)) => Some(Point::Optimal(bytes(budget)?)),
-        _ => None,
+    let mut add = |point| {
+        if !points.contains(&point) {
+            points.push(point);
+        }
     };
-    points.extend(own.filter(|own| !points.contains(own)));
+    for &size in &args.budgets {
+        add(Point::Optimal(bytes(size)?));
+    }
+    match (config.run.segments, config.run.budget) {
+        (Some(segments), _) if segments > 1 => add(Point::Segments(segments)),
+        (_, Some(budget)) => add(Point::Optimal(bytes(budget)?)),
+        _ => {}
+    }
     Ok(points)
 }
 
@@ -132,45 +122,36 @@ struct Sweep<'a> {
     /// Where rows run.
     device: DeviceChoice,
     record: SweepRecord,
-    folder: Option<SweepFolder>,
+    folder: Option<&'a Path>,
 }
 
 impl Sweep<'_> {
     fn run(&mut self, points: Vec<Point>) -> Outcome {
         // If some rows are requested, default budgets are not run.
         let spread = self.args.segments.is_empty() && self.args.budgets.is_empty();
-        let is_spread = |record: &SweepRecord| !spread || !record.spread_bytes.is_empty();
         let more = if spread { point::BUDGETS } else { 0 };
         self.record.rows_asked = points.len() + more;
-
-        if points.iter().any(|&point| !self.record.has(point)) || !is_spread(&self.record) {
-            note!("measuring the stages");
-            let smallest = self.smallest_budget()?;
-            for &point in &points {
-                self.row(point)?;
-            }
-            if !is_spread(&self.record) {
-                let plain = self.record.plain().map_or(smallest, |(peak, _)| peak);
-                self.record.spread_bytes = point::budgets(smallest, plain);
-            }
+        note!("measuring the stages");
+        let smallest = self.smallest_budget()?;
+        for &point in &points {
+            self.row(point)?;
         }
-        let budgets = match spread {
-            true => self.record.spread_bytes.clone(),
-            false => Vec::new(),
-        };
-        self.record.rows_asked = points.len() + budgets.len();
-        for budget in budgets {
-            self.row(Point::Optimal(budget))?;
+        if spread {
+            let plain = self.record.plain().map_or(smallest, |(peak, _)| peak);
+            let budgets = point::budgets(smallest, plain).into_iter();
+            let mut budgets: Vec<_> = budgets.map(Point::Optimal).collect();
+            budgets.retain(|budget| !points.contains(budget));
+            self.record.rows_asked = points.len() + budgets.len();
+            for budget in budgets {
+                self.row(budget)?;
+            }
         }
         self.record.interrupted = false;
         self.write()
     }
 
-    /// Runs a row, unless it already exists.
+    /// Runs a row, and adds it to the record.
     fn row(&mut self, point: Point) -> Outcome {
-        if self.record.has(point) {
-            return Ok(());
-        }
         let row = self.trained(point)?;
         let line = row.line();
         self.record.add(row);
@@ -183,8 +164,8 @@ impl Sweep<'_> {
     }
 
     fn write(&self) -> Outcome {
-        match &self.folder {
-            Some(folder) => folder.write(&self.record),
+        match self.folder {
+            Some(folder) => folder::write(folder, &self.record),
             None => Ok(()),
         }
     }

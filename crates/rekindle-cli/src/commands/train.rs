@@ -24,9 +24,9 @@ use crate::{
     infeasible::Infeasible,
     output, plan_file, plot,
     progress::Progress,
-    ranks, resumed,
-    started::Started,
-    summary, terminal,
+    ranks,
+    started::{CONFIG, Started, check_new},
+    summary,
     track::TrackFile,
 };
 
@@ -42,76 +42,93 @@ pub(super) struct Asked {
     pub(super) config: Config,
     pub(super) device: DeviceInfo,
     pub(super) schedule: ScheduleRequest,
-    /// The message about a config's budget that arguments override.
-    out_of_force: Option<String>,
 }
 
 /// What a rank is asked for.
-pub(super) fn asked(
-    path: &Path,
-    overrides: &Overrides,
-    measure: &MeasureArgs,
-    (schedule, plan): (&ScheduleArgs, Option<&Path>),
-    ranks: &Ranks,
-) -> Result<Asked, Failure> {
-    let mut config = config::load(path, overrides)?;
+pub(super) fn asked(path: &Path, overrides: &Overrides, ranks: &Ranks) -> Result<Asked, Failure> {
+    let config = config::load(path, overrides)?;
     let local = ranks.local();
-    let device = device(measure.device, &config).of_rank(local)?;
+    let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
-    let run = config.run.replaced(schedule, plan);
-    let out_of_force = config.run.budget_out_of_force(&run);
-    config.run = run;
     let schedule = request(&config.run, &device)?;
     Ok(Asked {
         config,
         device,
         schedule,
-        out_of_force,
     })
 }
 
-/// What a training needs besides: its data, host memory for tensors, and a file for its passes.
-type Opened = (TrainArgs, Asked, Split, Option<Bytes>, Option<TrackFile>);
+/// What a training needs.
+struct Opened {
+    args: TrainArgs,
+    /// The config's file, as it was named.
+    name: String,
+    asked: Asked,
+    data: Split,
+    /// Host memory for tensors.
+    host: Option<Bytes>,
+    /// The file for its passes.
+    track: Option<TrackFile>,
+}
 
-fn opened(args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
-    let args = resumed::resolved(args)?;
+fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
+    let kept = args.resume.clone().filter(|_| args.config.is_none());
+    let name = match kept {
+        Some(folder) => {
+            let started = Started::read(&folder)?;
+            args.config = Some(folder.join(CONFIG));
+            args.weights = started.weights;
+            started.config
+        }
+        None => args.config_path().display().to_string(),
+    };
     let overrides = Overrides {
         steps: args.steps,
         seed: args.seed,
         on_nonfinite: args.on_nonfinite,
-        ..Overrides::from(&args.replace)
+        schedule: args.schedule,
+        plan: args.plan.clone(),
+        ..Overrides::new(&args.replace, &args.measure)
     };
-    let schedule = (&args.schedule, args.plan.as_deref());
-    let asked = asked(
-        args.config_path(),
-        &overrides,
-        &args.measure,
-        schedule,
-        ranks,
-    )?;
+    let asked = asked(args.config_path(), &overrides, ranks)?;
     let data = asked.config.open_data()?;
-    let track = args.track.as_deref().filter(|_| ranks.rank() == 0);
+    let speaks = ranks.rank() == 0;
+    let output = args.output.as_deref().filter(|_| speaks);
+    output.map_or(Ok(()), check_new)?;
+    let track = args.track.as_deref().filter(|_| speaks);
     let track = track.map(TrackFile::create).transpose()?;
     let run = &asked.config.run;
     let host = match run.budget.is_some() || run.plan.is_some() {
-        true => host(&args.measure, run, &asked.device)?,
+        true => host(run, &asked.device)?,
         false => None,
     };
-    Ok((args, asked, data, host, track))
+    Ok(Opened {
+        args,
+        name,
+        asked,
+        data,
+        host,
+        track,
+    })
 }
 
 fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     let opened = opened(args, ranks);
-    let (args, asked, data, host, track) = ranks::settled(ranks, opened)?;
+    let Opened {
+        args,
+        name,
+        asked,
+        data,
+        host,
+        track,
+    } = ranks::settled(ranks, opened)?;
     let Asked {
         config,
         device,
         schedule,
-        out_of_force,
     } = asked;
-    let (args, path) = (&args, args.config_path());
-    let name = path.display().to_string();
-    let plain = || plain_steps(args, path);
+    let args = &args;
+    let plain = || plain_steps(args);
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
     let job = Job {
@@ -120,7 +137,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         compare: args.compare,
         plain_elsewhere: (on_cpu && ranks.is_alone()).then_some(&plain),
         track: track.is_some(),
-        count: config.count(args.measure.count),
+        count: config.count(),
         host,
         planner: on_cpu.then_some(plan_elsewhere),
         run_dir: run_dir(args).filter(|_| speaks),
@@ -144,20 +161,17 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         device.device,
         device.name
     );
-    if let Some(said) = out_of_force {
-        note!("{said}");
-    }
     if let (Some(budget), Some(free)) = (job.budget(), device.free_bytes)
         && budget > free
     {
         note!("warning: only {free} of the budget of {budget} are free now");
     }
-    let kept = match args.output.as_ref().filter(|_| speaks) {
-        Some(folder) => Some((Started::now()?, folder.clone())),
+    let keep = match args.output.as_ref().filter(|_| speaks) {
+        Some(folder) => Some(keep(&config, &name, args, folder)?),
         None => None,
     };
     let mut progress = Progress::new(config.training.steps, config.training.batch);
-    (progress.track, progress.kept) = (track, kept);
+    (progress.track, progress.keep) = (track, keep);
     let result = session::run(&job, device.device, &mut |event| progress.tell(event));
     let finished = progress.finish();
     if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
@@ -183,10 +197,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     if args.json && speaks {
         output::json(&record)?;
     } else if speaks {
-        output::text(&format!(
-            "\n{}\n",
-            summary::closing(&record, terminal::verbose())
-        ))?;
+        output::text(&format!("\n{}\n", summary::closing(&record)))?;
     }
     if record.interrupted {
         return Err(Failure::with_help(
@@ -213,10 +224,10 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
 const PLAIN_STEPS: usize = 6;
 
 /// Runs a few plain steps of the same training in another process, so that its peak is separate.
-fn plain_steps(args: &TrainArgs, config: &Path) -> Option<Measured> {
+fn plain_steps(args: &TrainArgs) -> Option<Measured> {
     note!("comparing with {PLAIN_STEPS} plain steps in another process");
     let config = ConfigArgs {
-        config: config.to_owned(),
+        config: args.config_path().to_owned(),
         replace: args.replace.clone(),
     };
     let measure = MeasureArgs {
@@ -234,6 +245,23 @@ fn plain_steps(args: &TrainArgs, config: &Path) -> Option<Measured> {
     };
     let answer = child::ask(&words("train", &plain).ok()?).ok()?;
     serde_json::from_str(&answer).ok()
+}
+
+/// What writes how a run was started to its folder, for `--resume`.
+fn keep(
+    config: &Config,
+    name: &str,
+    args: &TrainArgs,
+    folder: &Path,
+) -> Result<Box<dyn FnOnce() -> Outcome>, Failure> {
+    let started = Started::now(name.to_owned(), args.weights.as_deref())?;
+    let config = config.whole(&started.directory)?;
+    let folder = folder.to_owned();
+    Ok(Box::new(move || {
+        // A config without the command line beside it is no run's.
+        started.keep(&folder)?;
+        output::file(&folder.join(CONFIG), &config)
+    }))
 }
 
 /// Writes a picture of the traced step beside the run's record.
@@ -254,11 +282,6 @@ fn run_dir(args: &TrainArgs) -> Option<RunDir> {
         (Some(folder), None) => Some(RunDir::New(folder.clone())),
         (None, None) => None,
     }
-}
-
-/// The device: as typed, else as in the config, else chosen.
-pub(super) fn device(typed: Option<DeviceChoice>, config: &Config) -> DeviceChoice {
-    typed.or(config.run.device).unwrap_or_default()
 }
 
 /// The schedule request, from at most one of segments, a budget and a plan, and a planner.
@@ -297,35 +320,18 @@ pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure
 }
 
 /// Maximum host memory for offloaded tensors; `None` if tensors stay on the device.
-pub(super) fn host(
-    args: &MeasureArgs,
-    run: &RunKeys,
-    device: &DeviceInfo,
-) -> Result<Option<Bytes>, Failure> {
-    let asked = args.host_budget.or(run.host_budget);
-    let on_host = device.device == DeviceId::Cpu;
-    if on_host && asked.is_some() {
-        return Err(Failure::with_help(
-            exit::USAGE,
-            "`host-budget` is for GPUs: the processor's tensors are in host memory already",
-            "leave it out, or name a GPU with `--device`",
-        ));
-    }
-    let never = args.offload.or(run.offload) == Some(OffloadChoice::Never);
-    if on_host || never {
+pub(super) fn host(run: &RunKeys, device: &DeviceInfo) -> Result<Option<Bytes>, Failure> {
+    let never = run.offload == Some(OffloadChoice::Never);
+    if device.device == DeviceId::Cpu || never {
         return Ok(None);
     }
-    if let Some(size) = asked {
-        return of_host(size).map(Some);
+    let host = probe(DeviceId::Cpu).ok();
+    if let Some(size) = run.host_budget {
+        let total = host.and_then(|host| host.total_bytes);
+        return size.of(total).map(Some).map_err(Failure::usage);
     }
-    let free = probe(DeviceId::Cpu).ok().and_then(|host| host.free_bytes);
+    let free = host.and_then(|host| host.free_bytes);
     Ok(free.map(|free| free - Bytes(free.0 / 8).max(LEFT_TO_HOST)))
-}
-
-/// A size in bytes, given the host's memory.
-pub(super) fn of_host(size: Size) -> Result<Bytes, Failure> {
-    let total = probe(DeviceId::Cpu).ok().and_then(|host| host.total_bytes);
-    size.of(total).map_err(Failure::usage)
 }
 
 /// Minimum host memory that is left free.

@@ -61,15 +61,15 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         &args.config.config,
         &Overrides {
             steps: Some(args.steps),
-            ..Overrides::from(&args.config.replace)
+            ..Overrides::new(&args.config.replace, &args.measure)
         },
     )?;
-    let device = train::device(args.measure.device, &config).resolve()?;
+    let device = config.device().resolve()?;
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job {
-        count: config.count(args.measure.count),
-        host: train::host(&args.measure, &config.run, &device)?,
+        count: config.count(),
+        host: train::host(&config.run, &device)?,
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);
@@ -139,24 +139,16 @@ fn plans(
         Ok::<_, Failure>(())
     };
     let mut segments = args.segments.clone();
-    if segments.is_empty() && args.budgets.is_empty() && args.plan.is_none() {
+    if segments.is_empty() && args.budgets.is_empty() {
         if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
             add("the config's plan".into(), run)?;
         }
-        segments = usual_segments(&config.model, &config.shape);
+        segments = usual_segments(config.shape.stages.len());
         segments.extend(run.segments.filter(|count| !segments.contains(count)));
-    }
-    if let Some(path) = &args.plan {
-        let keys = RunKeys {
-            plan: Some(path.clone()),
-            ..RunKeys::default()
-        };
-        add(path.display().to_string(), &keys)?;
     }
     for &budget in &args.budgets {
         let keys = RunKeys {
             budget: Some(budget),
-            planner: args.planner,
             ..RunKeys::default()
         };
         add(format!("within {budget}"), &keys)?;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`schema`] | the types that serde reads |
 //! | [`problem`] | what is wrong, and where |
-//! | [`vary`] | the depth and width of a model |
+//! | [`depth`] | the depth of a model |
 //! | [`data`], [`run`] | `[data]`, `[run]` |
 //!
 //! A key is defined with its value's type: in `rekindle-train`'s `data::settings`, `model::spec` and `settings`, and
@@ -13,12 +13,12 @@
 //! A [`Config`] is consistent: shapes fit from layer to layer, the output fits the loss, the loss fits the data.
 
 mod data;
+pub mod depth;
 mod problem;
 mod run;
 pub mod schema;
-pub mod vary;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rekindle::{meter::Count, record::Kernels};
 use rekindle_plan::Bytes;
@@ -28,7 +28,7 @@ use rekindle_train::{
     data::{Dataset, Split, TargetKind, settings::Source},
     model::{
         shape::ModelShape,
-        spec::{ElementKind, LayerSpec, ModelSpec, SampleShape},
+        spec::{LayerSpec, ModelSpec, SampleShape},
     },
     settings::{OnNonFinite, TrainSettings},
 };
@@ -36,20 +36,24 @@ use rekindle_train::{
 pub use self::run::{OffloadChoice, RunKeys};
 use self::{
     problem::{Problem, layer_key, place},
-    schema::ConfigFile,
-    vary::Group,
+    schema::{ConfigFile, ModelKeys},
 };
-use crate::{args::ReplaceArgs, exit, failure::Failure};
+use crate::{
+    args::{MeasureArgs, ReplaceArgs, ScheduleArgs},
+    device::DeviceChoice,
+    exit,
+    failure::Failure,
+};
 
 /// Everything that decides a run.
 #[derive(Debug)]
 pub struct Config {
     /// The model.
     pub model: ModelSpec,
+    /// Its layers as they are written, groups not unfolded.
+    pub written: Vec<LayerSpec>,
     /// Shapes of its activations.
     pub shape: ModelShape,
-    /// Groups of its layers that repeat.
-    pub groups: Vec<Group>,
     /// Where samples come from.
     pub data: Source,
     /// How the model is trained, all defaults written out.
@@ -63,6 +67,12 @@ pub struct Config {
 pub struct Overrides {
     /// Arguments of all commands with a config.
     pub replace: ReplaceArgs,
+    /// The device, and how it is measured.
+    pub measure: MeasureArgs,
+    /// The schedule.
+    pub schedule: ScheduleArgs,
+    /// A plan's file.
+    pub plan: Option<PathBuf>,
     /// Optimizer steps.
     pub steps: Option<usize>,
     /// The seed.
@@ -71,10 +81,12 @@ pub struct Overrides {
     pub on_nonfinite: Option<OnNonFinite>,
 }
 
-impl From<&ReplaceArgs> for Overrides {
-    fn from(replace: &ReplaceArgs) -> Self {
+impl Overrides {
+    /// What most commands with a config have.
+    pub fn new(replace: &ReplaceArgs, measure: &MeasureArgs) -> Self {
         Self {
             replace: replace.clone(),
+            measure: measure.clone(),
             ..Self::default()
         }
     }
@@ -108,6 +120,8 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
 
     data::start_at(base, &mut data);
     run.plan = run.plan.map(|plan| base.join(plan));
+    let mut run = run.replaced(&overrides.schedule, overrides.plan.as_deref());
+    run.measure_as(&overrides.measure);
     let input = input(model.input, &data).map_err(|why| {
         let help = "leave `input` out: it follows from the data";
         Problem::new(why, place(text, "model.input")).help(help)
@@ -115,21 +129,17 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     replace_data(&mut data, &input, overrides)?;
     replace_numbers(&mut train, overrides)?;
 
-    let (written, (mut layers, groups)) = layers(text, model.layers, overrides)?;
+    let (written, mut layers) = layers(text, model.layers, overrides)?;
     let misfit = |message: String, path: &[usize]| {
         Problem::new(message, place(text, &layer_key(&written, path)))
     };
     if let Some(vocab) = data.vocab() {
-        count_ids(&mut layers, vocab, &mut Vec::new()).map_err(|(why, path)| misfit(why, &path))?;
-    }
-    if let Some(width) = overrides.replace.width {
-        layers = vary::widened(&layers, width)
-            .map_err(|why| Mistake::Arguments(format!("`--width {width}`: {why}")))?;
+        count_ids(&mut layers, vocab).map_err(|why| misfit(why, &[0]))?;
     }
     let model = ModelSpec { input, layers };
     let shape = model
         .infer()
-        .map_err(|error| misfit(error.to_string(), &error.path.0))?;
+        .map_err(|error| misfit(error.to_string(), &error.path))?;
     let target = data.target();
     check_output(&shape, target).map_err(|problem| {
         let last = [model.layers.len() - 1];
@@ -146,8 +156,8 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     }
     Ok(Config {
         model,
+        written,
         shape,
-        groups,
         data,
         training: train.resolved(),
         run,
@@ -155,9 +165,43 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
 }
 
 impl Config {
-    /// Which bytes a budget bounds: as typed, as the config says, or the default.
-    pub fn count(&self, typed: Option<Count>) -> Count {
-        typed.or(self.run.count).unwrap_or_default()
+    /// Which bytes a budget bounds.
+    pub fn count(&self) -> Count {
+        self.run.count.unwrap_or_default()
+    }
+
+    /// The device that is asked for.
+    pub fn device(&self) -> DeviceChoice {
+        self.run.device.unwrap_or_default()
+    }
+
+    /// The model with another depth.
+    pub fn deepened(&self, depth: usize) -> Result<ModelSpec, Failure> {
+        let written = depth::deepened(&self.written, depth);
+        let unfolded = depth::unfolded(written.as_ref().unwrap_or(&self.written));
+        let mut layers = unfolded.map_err(|(_, why)| Failure::usage(why))?;
+        if let Some(vocab) = self.data.vocab() {
+            count_ids(&mut layers, vocab).map_err(Failure::usage)?;
+        }
+        let input = self.model.input.clone();
+        Ok(ModelSpec { input, layers })
+    }
+
+    /// The same as a config file, with all that was typed beside it. It may stand anywhere: paths start at `base`.
+    pub fn whole(&self, base: &Path) -> Result<String, Failure> {
+        let (mut data, mut run) = (self.data.clone(), self.run.clone());
+        data::start_at(base, &mut data);
+        run.plan = run.plan.map(|plan| base.join(plan));
+        let file = ConfigFile {
+            data,
+            model: ModelKeys {
+                input: Some(self.model.input.dims.clone()),
+                layers: self.written.clone(),
+            },
+            train: self.training.clone(),
+            run,
+        };
+        toml::to_string(&file).map_err(Failure::other)
     }
 
     /// A step of this model with other settings, to be estimated.
@@ -234,8 +278,6 @@ fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Resul
     training.steps = overrides.steps.unwrap_or(training.steps);
     training.seed = overrides.seed.unwrap_or(training.seed);
     training.dtype = overrides.replace.dtype.unwrap_or(training.dtype);
-    training.master_weights &= !overrides.replace.no_master_weights;
-    training.loss_scale = overrides.replace.loss_scale.unwrap_or(training.loss_scale);
     training.update = overrides.replace.update.unwrap_or(training.update);
     training.loss_chunks = overrides
         .replace
@@ -274,54 +316,37 @@ fn input(stated: Option<Vec<usize>>, source: &Source) -> Result<SampleShape, Str
     }
 }
 
-type Unfolded = (Vec<LayerSpec>, Vec<Group>);
-
 /// The layers as the file has them, with the depth that was typed, and the same unfolded.
 fn layers(
     text: &str,
-    mut written: Vec<LayerSpec>,
+    written: Vec<LayerSpec>,
     overrides: &Overrides,
-) -> Result<(Vec<LayerSpec>, Unfolded), Mistake> {
+) -> Result<(Vec<LayerSpec>, Vec<LayerSpec>), Mistake> {
     let misfit = |(item, why): (usize, String)| {
         Problem::new(why, place(text, &format!("model.layers.{item}")))
     };
-    let unfolded = vary::unfolded(&written).map_err(misfit)?;
+    let unfolded = depth::unfolded(&written).map_err(misfit)?;
     let Some(depth) = overrides.replace.depth else {
         return Ok((written, unfolded));
     };
     let refused = |why: &str| Mistake::Arguments(format!("`--depth {depth}`: {why}"));
-    let deepest = Group::deepest(&unfolded.1).map(|group| group.item);
-    let deepest = deepest.ok_or_else(|| refused("`layers` has no `repeat`"))?;
-    if let LayerSpec::Repeat { times, .. } = &mut written[deepest] {
-        *times = depth;
-    }
-    let deeper = vary::unfolded(&written).map_err(|(_, why)| refused(&why))?;
-    Ok((written, deeper))
+    let deeper = depth::deepened(&written, depth);
+    let deeper = deeper.ok_or_else(|| refused("`layers` has no `repeat`"))?;
+    let unfolded = depth::unfolded(&deeper).map_err(|(_, why)| refused(&why))?;
+    Ok((deeper, unfolded))
 }
 
-/// Writes out the number of token ids where layers leave it out, and checks it where they say it.
-fn count_ids(
-    layers: &mut [LayerSpec],
-    needed: usize,
-    path: &mut Vec<usize>,
-) -> Result<(), (String, Vec<usize>)> {
-    for (index, layer) in layers.iter_mut().enumerate() {
-        path.push(index);
-        match layer {
-            LayerSpec::Embedding { vocab, .. } | LayerSpec::Unembedding { vocab } => match *vocab {
-                0 => *vocab = needed,
-                stated if stated < needed => {
-                    let why = format!(
-                        "`vocab` is {stated}, but must be at least {needed}: the data has ids below that"
-                    );
-                    return Err((why, path.clone()));
-                }
-                _ => {}
-            },
-            LayerSpec::Residual(layers) => count_ids(layers, needed, path)?,
-            _ => {}
+/// Writes out the number of token ids where the embedding, which is the first layer, leaves it out, and checks it where it
+/// says it.
+fn count_ids(layers: &mut [LayerSpec], needed: usize) -> Result<(), String> {
+    match layers.first_mut() {
+        Some(LayerSpec::Embedding { vocab, .. }) if *vocab == 0 => *vocab = needed,
+        Some(LayerSpec::Embedding { vocab, .. }) if *vocab < needed => {
+            return Err(format!(
+                "`vocab` is {vocab}, but must be at least {needed}: the data has ids below that"
+            ));
         }
-        path.pop();
+        _ => {}
     }
     Ok(())
 }
@@ -352,7 +377,7 @@ fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), Problem> {
             format!("squared error needs as many numbers as the data's targets have: [{values}]"),
         ),
     };
-    if fits && output.kind == ElementKind::Float {
+    if fits {
         return Ok(());
     }
     let flatten = if output.dims.len() > 1 && !matches!(target, TargetKind::TokenClasses(_)) {

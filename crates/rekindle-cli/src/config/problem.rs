@@ -14,6 +14,9 @@ use toml::{
 
 use crate::terminal;
 
+/// What a name is told that stands without its keys.
+const ALONE: &str = "the name alone is not enough: it needs a value, `{ name = .. }`";
+
 /// A problem at a position in a config, without the config's text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem {
@@ -55,6 +58,15 @@ impl Problem {
                 "no key, but this table has exactly one",
             ),
             ("wanted string or table", "expected a name or a table"),
+            ("invalid type: unit variant, expected struct variant", ALONE),
+            (
+                "invalid type: unit variant, expected newtype variant",
+                ALONE,
+            ),
+            (
+                "expected empty table",
+                "it has no keys: its name alone is enough",
+            ),
             ("expected usize", "expected a whole number"),
             ("expected u64", "expected a whole number"),
             ("expected f64", "expected a number"),

@@ -13,7 +13,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
-use crate::{args::ScheduleArgs, device::DeviceChoice};
+use crate::{
+    args::{MeasureArgs, ScheduleArgs},
+    device::DeviceChoice,
+};
 
 /// Whether plans may move tensors to host memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +30,7 @@ pub enum OffloadChoice {
 }
 
 /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` is there.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(expecting = "a table", deny_unknown_fields, default)]
 pub struct RunKeys {
     /// Number of segments.
@@ -99,6 +102,13 @@ impl RunKeys {
         }
     }
 
+    /// Sets what is typed of the device and of measurement.
+    pub fn measure_as(&mut self, typed: &MeasureArgs) {
+        self.device = typed.device.or(self.device);
+        self.count = typed.count.or(self.count);
+        self.offload = typed.offload.or(self.offload);
+    }
+
     /// These keys, overridden by arguments. A planner alone searches within the config's budget or segments; but `none`
     /// is the plain run, whatever the config sets. At most one of `segments`, `budget` and `plan` is typed, and no
     /// planner beside `plan`.
@@ -125,17 +135,6 @@ impl RunKeys {
             planner: planner.or(own_planner),
             ..self.clone()
         }
-    }
-
-    /// The message if arguments override the config's budget.
-    pub fn budget_out_of_force(&self, now: &Self) -> Option<String> {
-        // A plan has the budget that it was made for.
-        let budget = self
-            .budget
-            .filter(|_| now.budget.is_none() && now.plan.is_none())?;
-        Some(format!(
-            "the config's budget of {budget} is ignored: an option replaces it"
-        ))
     }
 }
 
@@ -228,12 +227,6 @@ mod tests {
         assert_eq!(
             (now.segments, now.budget, now.planner),
             (Some(3), None, None)
-        );
-        let said = within.budget_out_of_force(&now).unwrap_or_default();
-        assert!(said.contains("40.0 MiB"), "{said}");
-        assert_eq!(
-            within.budget_out_of_force(&within.replaced(&smaller, None)),
-            None
         );
     }
 }

@@ -6,12 +6,12 @@ use rekindle_train::{
     settings::{Invalid, TrainSettings},
 };
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::run::RunKeys;
 
 /// A rekindle config: a model, its data, how it is trained and how it is run.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(expecting = "a table", deny_unknown_fields)]
 #[schemars(title = "rekindle config")]
 pub struct ConfigFile {
@@ -28,7 +28,7 @@ pub struct ConfigFile {
 }
 
 /// The model.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(expecting = "a table", deny_unknown_fields)]
 pub struct ModelKeys {
     /// Shape of one sample without the batch dimension. Not set, it is the data's.

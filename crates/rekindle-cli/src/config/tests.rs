@@ -64,31 +64,24 @@ fn what_is_left_out_has_the_usual_value() {
     assert_eq!(config.run, RunKeys::default());
 }
 
+const LAYERS: &str = "{ conv2d = { out = 4, kernel = 3, padding = 'same' } },
+    { conv2d = { out = 4, kernel = [3, 1], stride = 1, padding = [1, 0], bias = false } },
+    'batch_norm',
+    { residual = ['relu', 'gelu', { residual = ['tanh'] }] },
+    { max_pool2d = { kernel = 2 } },
+    { avg_pool2d = { kernel = 3, stride = 1, padding = 1 } },
+    'layer_norm', { dropout = { p = 0.1 } },
+    { repeat = { times = 2, layers = ['tanh', { repeat = { times = 2, layers = ['relu'] } }] } },";
+
 #[test]
 fn every_layer_is_read() {
-    let layers = config(&with_layers(
-        "{ conv2d = { out = 4, kernel = 3, padding = 'same' } },
-         { conv2d = { out = 4, kernel = [3, 1], stride = 1, padding = [1, 0], bias = false } },
-         { batch_norm = { momentum = 0.2 } },
-         { residual = ['relu', 'gelu', { residual = ['tanh'] }] },
-         { max_pool2d = { kernel = 2 } },
-         { avg_pool2d = { kernel = 3, stride = 1, padding = 1 } },
-         'layer_norm', { dropout = { p = 0.1 } }, 'sigmoid', 'softmax',
-         { reshape = { shape = [8, 8] } },
-         { repeat = { times = 2, layers = ['tanh', { repeat = { times = 2, layers = ['relu'] } }] } },",
-    ))
-    .model
-    .layers;
+    let layers = config(&with_layers(LAYERS)).model.layers;
     let conv = |kernel, padding, bias| LayerSpec::Conv2d {
         out: 4,
         kernel,
         stride: [1, 1],
         padding,
         bias,
-    };
-    let norm = LayerSpec::BatchNorm {
-        epsilon: 1e-5,
-        momentum: 0.2,
     };
     let inner = LayerSpec::Residual(vec![LayerSpec::Tanh]);
     let pool = |kernel, stride: Option<usize>, padding| PoolSpec {
@@ -99,32 +92,30 @@ fn every_layer_is_read() {
     let wanted = [
         conv([3, 3], Padding::Same, true),
         conv([3, 1], Padding::Explicit([1, 0]), false),
-        norm,
+        LayerSpec::BatchNorm,
         LayerSpec::Residual(vec![LayerSpec::Relu, LayerSpec::Gelu, inner]),
         LayerSpec::MaxPool2d(pool(2, None, 0)),
         LayerSpec::AvgPool2d(pool(3, Some(1), 1)),
-        LayerSpec::LayerNorm { epsilon: 1e-5 },
+        LayerSpec::LayerNorm,
         LayerSpec::Dropout { p: 0.1 },
-        LayerSpec::Sigmoid,
-        LayerSpec::Softmax,
-        LayerSpec::Reshape { shape: vec![8, 8] },
         LayerSpec::Tanh,
         LayerSpec::Relu,
         LayerSpec::Relu,
     ];
-    assert_eq!(layers[..14], wanted);
-    assert_eq!(layers.len(), 14 + 3 + 2);
+    assert_eq!(layers[..11], wanted);
+    assert_eq!(layers.len(), 11 + 3 + 2);
 }
+
+const TRAIN: &str = "optimizer = 'sgd'\nmomentum = 0.9\nclip_norm = 1\nlearning_rate = 0.1\n\
+    schedule = 'warmup-cosine'\nwarmup_steps = 5\nfinal_rate = 0.01\neval_every = 7\n\
+    eval_split = 0.2\nupdate = 'in-backward'\nloss_scale = 1024\nseed = 18446744073709551615";
+
+const RUN: &str = "[run]\nbudget = '1.5GB'\nplanner = 'optimal'\ndevice = 'cuda:1'\n\
+    snapshot_every = '30min'\nkeep_snapshots = 4";
 
 #[test]
 fn training_and_run_are_read() {
-    let config = config(
-        &(with_train(
-            "optimizer = 'sgd'\nmomentum = 0.9\nclip_norm = 1\nlearning_rate = 0.1\n\
-             schedule = 'warmup-cosine'\nwarmup_steps = 5\nfinal_rate = 0.01\neval_every = 7\n\
-             eval_split = 0.2\nupdate = 'in-backward'\nloss_scale = 1024\nseed = 18446744073709551615",
-        ) + "[run]\nbudget = '1.5GB'\nplanner = 'optimal'\ndevice = 'cuda:1'\nsnapshot_every = '30min'\nkeep_snapshots = 4"),
-    );
+    let config = config(&(with_train(TRAIN) + RUN));
     let wanted = TrainSettings {
         optimizer: OptimizerKind::Sgd,
         momentum: 0.9,
@@ -150,6 +141,40 @@ fn training_and_run_are_read() {
     assert_eq!(run.keep_snapshots, Some(4));
     let steps = self::config(&(with_layers("") + "[run]\nsnapshot_every = 500\n"));
     assert_eq!(steps.run.snapshot_every, Some(SnapshotEvery::Steps(500)));
+}
+
+/// A run continues with what it keeps of its config and of what was typed, wherever that is read.
+#[test]
+fn a_whole_config_is_read_as_the_same() {
+    let text = "[data]\ntext = { files = ['a.txt'], window = 4 }\n\
+        [model]\nlayers = [{ embedding = { dim = 8 } }, 'flatten', { linear = { out = 256 } }]\n\
+        [run]\nplan = 'plan.json'";
+    let deep = "{ repeat = { times = 2, layers = ['relu'] } },";
+    let typed = Overrides {
+        steps: Some(7),
+        measure: MeasureArgs {
+            count: Some(Count::InUse),
+            ..MeasureArgs::default()
+        },
+        ..Overrides::default()
+    };
+    for text in [
+        text.to_owned(),
+        with_layers(deep),
+        with_layers(LAYERS),
+        with_train(TRAIN) + RUN,
+    ] {
+        let before = parse(&text, Path::new("folder"), &typed).expect("a config");
+        let whole = before.whole(&std::env::temp_dir()).expect("TOML");
+        let again = config(&whole);
+        assert_eq!(again.model, before.model, "{whole}");
+        assert_eq!(again.written, before.written, "{whole}");
+        assert_eq!(again.training, before.training, "{whole}");
+        assert_eq!(again.count(), Count::InUse);
+        // Its paths are absolute.
+        let elsewhere = again.whole(Path::new("elsewhere")).expect("TOML");
+        assert_eq!(elsewhere, whole);
+    }
 }
 
 #[test]
@@ -202,14 +227,16 @@ layer | { conv2d = { kernel = 3 } }, | missing field `out` | { kernel = 3 }
 layer | { conv2d = { out = 3, kernal = 3 } }, | unknown key `kernal` | kernal | did you mean `kernel`?
 layer | { conv2 = { out = 3, kernel = 3 } }, | unknown name `conv2` | conv2 | did you mean `conv2d`?
 layer | 'rleu', | unknown name `rleu` | 'rleu' | did you mean `relu`?
-layer | 'conv2d', | missing field `out` | 'conv2d'
+layer | 'conv2d', | the name alone is not enough: it needs a value, `{ name = .. }` | 'conv2d'
+layer | 'residual', | the name alone is not enough: it needs a value, `{ name = .. }` | 'residual'
+layer | { layer_norm = { epsilon = 1e-3 } }, | it has no keys: its name alone is enough | { epsilon = 1e-3 }
 layer | { linear = 3 }, | invalid type: integer `3`, expected a table of the layer's keys | 3
-layer | { linear = { out = 3 }, bias = false }, | a layer is a table of one key, such as { linear = { out = 10 } } | { linear = { out = 3 }, bias = false }
-layer | { type = 'linear', out = 3 }, | a layer is a table of one key, such as { linear = { out = 10 } } | { type = 'linear', out = 3 }
+layer | { linear = { out = 3 }, bias = false }, | more than one key, but this table has exactly one | { linear = { out = 3 }, bias = false }
+layer | { type = 'linear', out = 3 }, | more than one key, but this table has exactly one | { type = 'linear', out = 3 }
 layer | { type = 'relu' }, | unknown name `type` | type
 layer | { residual = ['relu', { tahn = {} }] }, | unknown name `tahn` | tahn | did you mean `tanh`?
 layer | { conv2d = { out = 1, kernel = [3, 1, 1] } }, | expected a whole number, or a pair of them | [3, 1, 1]
-layer | { conv2d = { out = 1, kernel = 3, padding = 'full' } }, | expected "same", "valid", a whole number, or a pair of them | 'full'
+layer | { conv2d = { out = 1, kernel = 3, padding = 'full' } }, | expected "same", a whole number, or a pair of them | 'full'
 layer | 'relu', { repeat = { times = 0, layers = ['relu'] } }, | `times` must be at least 1 | { repeat = { times = 0, layers = ['relu'] } }
 layer | { dropout = { p = 1.0 } }, | layer 0 (dropout) got [1, 8, 8]: `p` is 1; it must be at least 0 and less than 1 | { dropout = { p = 1.0 } }
 layer | { embedding = { dim = 3 } }, | layer 0 (embedding) got [1, 8, 8]: it needs token ids, not numbers; an embedding comes first, on an input of token ids | { embedding = { dim = 3 } }
@@ -320,12 +347,15 @@ fn a_model_has_no_more_layers_than_can_be_planned() {
             depth: Some(depth),
             ..ReplaceArgs::default()
         };
-        parse(&deep, Path::new(""), &Overrides::from(&replace))
+        let overrides = Overrides::new(&replace, &MeasureArgs::default());
+        parse(&deep, Path::new(""), &overrides)
     };
     let refused = with_depth(5_001);
     assert!(matches!(refused, Err(Mistake::Arguments(why)) if why.contains("20000 layers")));
     let deeper = with_depth(5).expect("a config");
-    assert_eq!((deeper.model.layers.len(), deeper.groups[0].times), (12, 5));
+    assert_eq!(deeper.model.layers.len(), 12);
+    let deepest = deeper.deepened(7).expect("a model");
+    assert_eq!(deepest.layers.len(), 16);
 }
 
 const ALL: &str = include_str!("../../../../configs/parity/conv.toml");

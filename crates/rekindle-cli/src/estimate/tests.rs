@@ -5,8 +5,9 @@ use std::path::Path;
 
 use rekindle::record::Kernels;
 use rekindle_plan::{Bytes, Planner, Request};
+use rekindle_train::session::ScheduleRequest;
 
-use super::{Estimate, Limit, Wanted};
+use super::{Estimate, Limit};
 use crate::{
     args::ReplaceArgs,
     config::{self, Overrides},
@@ -18,7 +19,7 @@ const KERNELS: Kernels = Kernels::Host {
     slab_bytes: 1 << 20,
 };
 
-fn estimate(config: &str, wanted: &Wanted, limit: Bytes) -> Estimate {
+fn estimate(config: &str, wanted: Option<&ScheduleRequest>, limit: Bytes) -> Estimate {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
         .join("configs")
         .join(config);
@@ -31,8 +32,8 @@ fn estimate(config: &str, wanted: &Wanted, limit: Bytes) -> Estimate {
     estimate
 }
 
-fn in_segments(segments: usize) -> Wanted {
-    Wanted::Plan(Request {
+fn in_segments(segments: usize) -> ScheduleRequest {
+    ScheduleRequest::Plan(Request {
         planner: Planner::Segments(Some(segments)),
         ..Request::default()
     })
@@ -41,7 +42,7 @@ fn in_segments(segments: usize) -> Wanted {
 /// 24 -> 48, five times 48 -> 48, layer norm, 48 -> 8, under Adam, 32 samples of 24 numbers and 8 targets.
 #[test]
 fn a_breakdown_adds_up_by_hand() {
-    let estimate = estimate("parity/mlp.toml", &Wanted::Fitting, Bytes(1 << 30));
+    let estimate = estimate("parity/mlp.toml", None, Bytes(1 << 30));
     let params = (24 * 48 + 48) + 5 * (48 * 48 + 48) + 2 * 48 + (48 * 8 + 8);
     let peak = &estimate.plain.peak;
     assert_eq!(peak.parameters_bytes, Bytes(4 * params));
@@ -65,14 +66,15 @@ fn memory_grows_with_the_batch_and_parameters_do_not() {
     let at = |batch| {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .join("configs/parity/conv.toml");
-        let replace = ReplaceArgs {
-            batch: Some(batch),
-            ..ReplaceArgs::default()
+        let overrides = Overrides {
+            replace: ReplaceArgs {
+                batch: Some(batch),
+                ..ReplaceArgs::default()
+            },
+            ..Overrides::default()
         };
-        let config = config::load(&path, &Overrides::from(&replace)).unwrap();
-        Estimate::new(&config, KERNELS, &Wanted::Fitting, None)
-            .unwrap()
-            .0
+        let config = config::load(&path, &overrides).unwrap();
+        Estimate::new(&config, KERNELS, None, None).unwrap().0
     };
     let (once, twice) = (at(8), at(16));
     assert_eq!(once.param_bytes, twice.param_bytes);
@@ -89,14 +91,14 @@ fn memory_grows_with_the_batch_and_parameters_do_not() {
 
 #[test]
 fn a_model_that_fits_only_in_segments() {
-    let text = estimate("deep-linear.toml", &in_segments(4), Bytes(40 << 20)).text();
+    let text = estimate("deep-linear.toml", Some(&in_segments(4)), Bytes(40 << 20)).text();
     assert_fits_80_columns(&text);
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn a_model_that_fits_nowhere() {
-    let text = estimate("deep-linear.toml", &Wanted::Fitting, Bytes(21 << 20)).text();
+    let text = estimate("deep-linear.toml", None, Bytes(21 << 20)).text();
     assert_fits_80_columns(&text);
     insta::assert_snapshot!(text);
 }

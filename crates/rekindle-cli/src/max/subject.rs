@@ -6,6 +6,7 @@ use rekindle_train::{
     Estimated,
     device::DeviceId,
     kernels,
+    model::spec::MAX_LAYERS,
     session::MeasuredStep,
     update::{Updates, updates},
 };
@@ -14,16 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     args::{ConfigArgs, Lever},
-    config::{Config, vary::Group},
+    config::{Config, depth::deepest},
     exit,
     failure::Failure,
 };
 
 /// Maximum size in the search.
 const LARGEST: usize = 1 << 32;
-
-/// Maximum number of stages in the search: simulating a schedule of more would take too long.
-const MOST_STAGES: usize = 20_000;
 
 /// What is varied, between which bounds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -41,8 +39,6 @@ pub struct Varied {
 /// A config, and what is varied of it.
 pub struct Subject<'a> {
     config: &'a Config,
-    /// The group that depth is about.
-    group: Option<Group>,
     kernels: Kernels,
     process_bytes: Bytes,
     /// What is varied.
@@ -57,14 +53,12 @@ impl<'a> Subject<'a> {
         device: DeviceId,
         samples: Option<usize>,
     ) -> Result<Self, Failure> {
-        let group = Group::deepest(&config.groups).cloned();
         let varied = match lever {
             Lever::Batch => batch(config, samples),
-            Lever::Depth => depth(config, group.as_ref())?,
+            Lever::Depth => depth(config)?,
         };
         Ok(Self {
             config,
-            group,
             kernels: kernels(device),
             process_bytes: process_bytes(device),
             varied,
@@ -99,11 +93,9 @@ impl<'a> Subject<'a> {
     pub fn counted(&self, size: usize, update: Update) -> Result<MeasuredStep, Failure> {
         let (mut model, mut settings) = (self.config.model.clone(), self.config.training.clone());
         settings.update = update.into();
-        match &self.group {
-            Some(group) if self.varied.lever == Lever::Depth => {
-                model.layers = group.repeated(&model.layers, size);
-            }
-            _ => settings.batch = size,
+        match self.varied.lever {
+            Lever::Depth => model = self.config.deepened(size)?,
+            Lever::Batch => settings.batch = size,
         }
         let estimated = Estimated {
             model: &model,
@@ -127,21 +119,19 @@ fn batch(config: &Config, samples: Option<usize>) -> Varied {
     }
 }
 
-fn depth(config: &Config, group: Option<&Group>) -> Result<Varied, Failure> {
-    let Some(group) = group else {
+fn depth(config: &Config) -> Result<Varied, Failure> {
+    let Some(group) = deepest(&config.written) else {
         return Err(Failure::with_help(
             exit::USAGE,
             "the depth cannot be varied: no group in `layers` has a `repeat`",
             "write the layers that repeat as a group: `{ repeat = { times = 4, layers = [...] } }`",
         ));
     };
-    let turn = group.turn().max(1);
-    let others = config.model.layers.len() - group.layers.len();
     Ok(Varied {
         lever: Lever::Depth,
         configured: group.times,
-        limit: (MOST_STAGES.saturating_sub(others) / turn).max(1),
-        limited_by: format!("the end of the search ({MOST_STAGES} layers)"),
+        limit: (MAX_LAYERS.saturating_sub(group.others) / group.turn.max(1)).max(1),
+        limited_by: format!("the end of the search ({MAX_LAYERS} layers)"),
     })
 }
 

@@ -83,15 +83,13 @@ pub struct Picture {
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// Pixels from the bottom of the plot to its top.
-    pub height: u32,
 }
 
 impl Picture {
     /// Paints it with the series that `draw` draws, each with its label, under the hints that it gives.
     pub fn paint(&self, draw: impl FnOnce(&mut Plot<'_, '_>) -> Drawn<Vec<Hint>>) -> Drawn<String> {
         let head = theme::MARGIN + 2 * theme::LINE;
-        let height = head + self.height + BELOW + theme::MARGIN;
+        let height = head + theme::HEIGHT + BELOW + theme::MARGIN;
         let title = terminal::shown(&self.title);
         let mut svg = String::new();
         let mut blocks = String::new();
@@ -128,7 +126,7 @@ impl Picture {
                 .label_style(theme::text(theme::SOFT))
                 .axis_desc_style(theme::text(theme::TEXT))
                 .x_labels(8)
-                .y_labels((self.height / 50) as usize)
+                .y_labels((theme::HEIGHT / 50) as usize)
                 .x_label_formatter(&|value| tick(*value))
                 .y_label_formatter(&|value| tick(*value))
                 .x_desc(&self.x.title)
@@ -201,7 +199,6 @@ mod tests {
             title: "<a> & \"b\"\u{7}".into(),
             x: axis(),
             y: axis(),
-            height: theme::SMALL,
         };
         let hinted = |plot: &mut Plot<'_, '_>| {
             let text = "</title><script>\u{7}".into();

@@ -2,7 +2,7 @@
 //!
 //! Each run is a mark at its measured peak and step time; its colour says what kind of run it is. A mark is full where no
 //! other run takes less memory without taking more time. Plans are joined in the order of their peaks. The pointer shows
-//! every run's numbers; labels stand where there is room.
+//! every run's numbers.
 
 use plotters::{
     element::{Circle, EmptyElement, Text},
@@ -35,7 +35,7 @@ const KINDS: [Kind; 3] = [
     (|one| one == Asked::Plain, "plain run", theme::TEXT),
     (
         |one| matches!(one, Asked::Segments(_)),
-        "equal segments, their number",
+        "equal segments",
         theme::SEGMENTS,
     ),
     (
@@ -79,7 +79,6 @@ pub fn picture(record: &SweepRecord) -> Option<Drawn<String>> {
             range: 0.0..top,
             title: format!("step time ({})", time.name),
         },
-        height: theme::HEIGHT,
     };
     Some(picture.paint(|plot| {
         if let Some(limit) = limit {
@@ -131,38 +130,14 @@ fn marks(points: &[Point<'_>], plot: &mut Plot<'_, '_>) -> Drawn<()> {
     plot.entry("hollow: another run beats it", ring)
 }
 
-/// Names beside marks, where they cover neither each other nor a mark.
+/// Names beside the marks that no other run beats.
 fn labels(points: &[Point<'_>], plot: &mut Plot<'_, '_>) -> Drawn<()> {
-    /// Half the height of a label, and its distance from the middle of a mark.
-    const HALF: i32 = 7;
-    const AWAY: i32 = RADIUS + 4;
-    let pixels = |point: &Point<'_>| plot.chart.backend_coord(&point.at);
-    let overlap =
-        |a: &[i32; 4], b: &[i32; 4]| a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
-    let mut taken: Vec<[i32; 4]> = points
-        .iter()
-        .map(pixels)
-        .map(|(x, y)| [x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS])
-        .collect();
-    let style = theme::text(theme::TEXT).pos(Pos::new(HPos::Left, VPos::Center));
-    let mut texts = Vec::new();
-    for point in points {
-        let text = point.row.label();
-        let ((x, y), width) = (pixels(point), theme::width_of(&text) as i32);
-        // The left end and the middle of a label right of the mark, above, left and below.
-        let places = [
-            (AWAY, 0),
-            (-width / 2, -AWAY - HALF),
-            (-AWAY - width, 0),
-            (-width / 2, AWAY + HALF),
-        ];
-        let frame = |(dx, dy): (i32, i32)| [x + dx, y + dy - HALF, x + dx + width, y + dy + HALF];
-        let free = |&place: &(i32, i32)| !taken.iter().any(|one| overlap(one, &frame(place)));
-        if let Some(place) = places.into_iter().find(free) {
-            taken.push(frame(place));
-            texts.push(EmptyElement::at(point.at) + Text::new(text, place, style.clone()));
-        }
-    }
-    plot.chart.draw_series(texts)?;
+    let style = theme::text(theme::TEXT).pos(Pos::new(HPos::Left, VPos::Bottom));
+    let label = |point: &Point<'_>| {
+        let text = Text::new(point.row.name(), (RADIUS, -RADIUS), style.clone());
+        EmptyElement::at(point.at) + text
+    };
+    let best = points.iter().filter(|point| point.row.pareto);
+    plot.chart.draw_series(best.map(label))?;
     Ok(())
 }

@@ -7,7 +7,6 @@
 //! | [`axis`] | units and ticks |
 //! | [`columns`] | a timeline reduced to the columns of a picture |
 //! | [`timeline`] | one step: memory over time, by kind |
-//! | [`curve`] | losses |
 //! | [`frontier`] | a sweep: memory against time |
 //!
 //! Pictures load no resources and contain no scripts. Axes of memory and time begin at zero.
@@ -15,7 +14,6 @@
 mod axis;
 mod chart;
 mod columns;
-pub mod curve;
 pub mod frontier;
 mod theme;
 pub mod timeline;

@@ -21,7 +21,7 @@ pub const SOFT: RGBColor = colour(0x5B626A);
 /// Lines of the grid.
 pub const GRID: RGBColor = colour(0xE2E5E8);
 
-/// The plain run's marks are [`TEXT`]; these are those of segments and of plans, and of losses.
+/// The plain run's marks are [`TEXT`]; these are those of segments and of plans.
 pub const SEGMENTS: RGBColor = colour(0xD55E00);
 pub const PLANS: RGBColor = colour(0x0072B2);
 
@@ -29,17 +29,14 @@ pub const PLANS: RGBColor = colour(0x0072B2);
 pub const WIDTH: u32 = 960;
 /// Width of a plot inside its axes; the legend stands at its right.
 pub const PLOT: u32 = 620;
-/// Height of a plot, and of a small one.
+/// Height of a plot.
 pub const HEIGHT: u32 = 360;
-pub const SMALL: u32 = 150;
 /// Pixels around a picture.
 pub const MARGIN: u32 = 14;
 /// Height of a line of text.
 pub const LINE: u32 = 18;
 
 const LETTERS: f64 = 12.0;
-/// Width of a letter as a part of its height; the usual fonts are narrower on average.
-const LETTER_WIDTH: f64 = 0.56;
 
 /// Darkens pictures of this class on dark screens; hues stay.
 pub const STYLE_SHEET: &str = "<style>@media screen and (prefers-color-scheme:dark)\
@@ -58,11 +55,6 @@ pub fn title() -> TextStyle<'static> {
 /// Text of one colour.
 pub fn text(colour: RGBColor) -> TextStyle<'static> {
     font(LETTERS).color(&colour.to_rgba())
-}
-
-/// Pixels that a text takes at most.
-pub fn width_of(text: &str) -> u32 {
-    (text.chars().count() as f64 * LETTERS * LETTER_WIDTH).ceil() as u32
 }
 
 #[cfg(test)]

@@ -147,7 +147,6 @@ impl Drawing<'_> {
                 range: 0.0..self.top * TOP,
                 title: format!("memory in use ({})", self.memory.name),
             },
-            height: theme::HEIGHT,
         };
         picture.paint(|plot| {
             self.passes(plot)?;

@@ -31,8 +31,7 @@ fn page(title: &str, started: Option<&Started>, body: &Markup) -> String {
                 h1 { (title) }
                 @if let Some(started) = started {
                     p.soft {
-                        code { (started.line()) }
-                        @if let Some((at, version)) = started.at() { ", " (at) ", rekindle " (version) }
+                        code { (started.line()) } ", " (started.started_at) ", rekindle " (started.version)
                     }
                 }
                 (body)

@@ -2,7 +2,7 @@
 
 use maud::html;
 use rekindle_plan::Stage;
-use rekindle_train::record::{EvalRecord, RunRecord, StepRecord};
+use rekindle_train::record::RunRecord;
 
 use super::{figure, page};
 use crate::{
@@ -14,12 +14,7 @@ use crate::{
 };
 
 /// The page.
-pub fn run(
-    record: &RunRecord,
-    steps: &[StepRecord],
-    evaluations: &[EvalRecord],
-    started: Option<&Started>,
-) -> Result<String, Failure> {
+pub fn run(record: &RunRecord, started: Option<&Started>) -> Result<String, Failure> {
     let body = html! {
         p.soft {
             (record.steps) " of " (record.settings.steps) " steps, batch " (record.batch) ", on " (record.device)
@@ -33,6 +28,7 @@ pub fn run(
         }
         h2 { "Predicted and measured" }
         p { (summary::saved(record)) }
+        p { (summary::losses(record)) }
         (summary::predictions(record).html())
         @if let Some(growth) = &record.growth { p.bad { "Memory grows: " (growth) "." } }
         h2 { "Timeline" }
@@ -41,9 +37,6 @@ pub fn run(
         (summary::phases(record, true).html())
         h2 { "Stages" }
         (stages(record).html())
-        h2 { "Loss" }
-        p { (summary::losses(record)) }
-        (figure(plot::curve::picture(steps, evaluations), "")?)
         h2 { "Settings" }
         pre { (serde_json::to_string_pretty(&record.settings).map_err(Failure::other)?) }
     };

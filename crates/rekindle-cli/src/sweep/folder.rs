@@ -8,10 +8,7 @@
 //!
 //! Each is replaced atomically: readers always see complete files, and with a full disk the last good ones remain.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use serde_json::{Map, Value};
 
@@ -30,64 +27,31 @@ pub fn read(folder: &Path) -> Result<SweepRecord, Failure> {
     input::document(&folder.join(RECORD), SWEEP_FORMAT)
 }
 
-/// The folder of a sweep's files.
-#[derive(Debug)]
-pub struct SweepFolder {
-    path: PathBuf,
+/// Creates the folder if necessary. It must be empty and writable: this is checked now, before any row runs.
+pub fn open(folder: &Path) -> Outcome {
+    let refused = |error: std::io::Error| Failure::file(folder, &error);
+    fs::create_dir_all(folder).map_err(refused)?;
+    if fs::read_dir(folder).map_err(refused)?.next().is_some() {
+        return Err(Failure::usage(format!(
+            "{}: holds files already: name a new folder",
+            folder.display()
+        )));
+    }
+    let trial = folder.join("sweep.tmp");
+    fs::write(&trial, "").map_err(|error| Failure::file(&trial, &error))?;
+    let _ = fs::remove_file(&trial);
+    Ok(())
 }
 
-impl SweepFolder {
-    /// Opens the folder of a sweep that is resumed, and adds its rows to `record`, which must be of the same sweep.
-    pub fn resume(path: &Path, record: &mut SweepRecord) -> Result<Self, Failure> {
-        let before = read(path)?;
-        if !before.is_of(record) {
-            return Err(Failure::usage(format!(
-                "{0}: the sweep there has other arguments ({1} steps on {2}); `-o` starts a new one",
-                path.display(),
-                before.steps,
-                before.device
-            )));
-        }
-        record.spread_bytes = before.spread_bytes;
-        record.rows = before.rows;
-        Ok(Self {
-            path: path.to_owned(),
-        })
-    }
-
-    /// Opens a folder, and creates it if necessary. It must be empty and writable: this is checked now, before any row
-    /// runs.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
-        let refused = |error: std::io::Error| Failure::file(path, &error);
-        fs::create_dir_all(path).map_err(refused)?;
-        if fs::read_dir(path).map_err(refused)?.next().is_some() {
-            let held = path.join(RECORD).exists();
-            let path = path.display();
-            return Err(Failure::usage(match held {
-                true => format!(
-                    "{path}: already holds a sweep: continue it with `--resume {path}`, or name a new folder"
-                ),
-                false => format!("{path}: holds files already: name a new folder"),
-            }));
-        }
-        let trial = path.join("sweep.tmp");
-        fs::write(&trial, "").map_err(|error| Failure::file(&trial, &error))?;
-        let _ = fs::remove_file(&trial);
-        Ok(Self {
-            path: path.to_owned(),
-        })
-    }
-
-    /// Replaces all files.
-    pub fn write(&self, record: &SweepRecord) -> Outcome {
-        let csv = csv(&record.rows).map_err(Failure::other)?;
-        let put = |name: &str, text: &str| output::file(&self.path.join(name), text);
-        output::json_file(&self.path.join(RECORD), record)?;
-        put("sweep.csv", &csv)?;
-        match frontier::picture(record) {
-            Some(picture) => put("frontier.svg", &picture.map_err(Failure::other)?),
-            None => Ok(()),
-        }
+/// Replaces all files.
+pub fn write(folder: &Path, record: &SweepRecord) -> Outcome {
+    let csv = csv(&record.rows).map_err(Failure::other)?;
+    let put = |name: &str, text: &str| output::file(&folder.join(name), text);
+    output::json_file(&folder.join(RECORD), record)?;
+    put("sweep.csv", &csv)?;
+    match frontier::picture(record) {
+        Some(picture) => put("frontier.svg", &picture.map_err(Failure::other)?),
+        None => Ok(()),
     }
 }
 

@@ -4,17 +4,14 @@
 //! |---|---|
 //! | [`point`] | what is run, and in which order |
 //! | [`record`] | [`SweepRecord`] and its rows, from which all views are made |
-//! | [`pareto`] | which rows no other row beats |
 //! | [`table`] | the table, for terminals and pages |
 //! | [`folder`] | the files that a sweep leaves |
 
 pub mod folder;
-pub mod pareto;
 pub mod point;
 pub mod record;
 pub mod table;
 
-pub use folder::SweepFolder;
 pub use point::Point;
 pub use record::{SweepRecord, SweepRow};
 

@@ -14,7 +14,7 @@ use rekindle_train::record::{PhasedStep, Ran, RunRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Point, pareto};
+use super::Point;
 
 /// Format tag of [`SweepRecord`].
 pub const SWEEP_FORMAT: &str = "rekindle-sweep/4";
@@ -26,9 +26,6 @@ pub struct SweepRecord {
     pub format: String,
     /// The config's file.
     pub config: String,
-    /// CRC-32, in hexadecimal, of the model, the training and the data as config and arguments have them: `--resume`
-    /// continues a sweep with an equal one.
-    pub config_crc32: String,
     /// Where it ran.
     pub device: String,
     /// What the device is called.
@@ -41,9 +38,6 @@ pub struct SweepRecord {
     pub steps: usize,
     /// What a row without a budget should fit: the config's budget, or else what the device has.
     pub limit_bytes: Option<Bytes>,
-    /// Budgets spread between the smallest and the plain run's peak; empty until they are known, and where `--segments`
-    /// or `--budgets` asks for rows.
-    pub spread_bytes: Vec<Bytes>,
     /// Number of rows to run.
     pub rows_asked: usize,
     /// Whether some rows did not run; also true while the sweep runs.
@@ -118,24 +112,6 @@ impl SweepRow {
 }
 
 impl SweepRecord {
-    /// Whether rows of both can be compared: of one config, with the same arguments, on one device.
-    pub fn is_of(&self, other: &Self) -> bool {
-        let what = |record: &Self| {
-            (
-                record.device.clone(),
-                record.count,
-                record.steps,
-                record.config_crc32.clone(),
-            )
-        };
-        what(self) == what(other)
-    }
-
-    /// Whether a row answers this point already.
-    pub fn has(&self, point: Point) -> bool {
-        self.rows.iter().any(|row| row.asked == point)
-    }
-
     /// The plain run, if it ran.
     pub fn plain_ran(&self) -> Option<&Ran> {
         let plain = self.rows.iter().find(|row| row.asked == Point::Plain);
@@ -161,7 +137,7 @@ impl SweepRecord {
         let costs: Vec<_> = costs
             .map(|cost| cost.map(|cost| (cost.peak.0, cost.step.0)))
             .collect();
-        let front = pareto::front(&costs);
+        let front = front(&costs);
         let plain = self.plain().map(|(_, step)| step.0);
         let plain = plain.filter(|&step| step > 0.0);
         for ((row, cost), pareto) in self.rows.iter_mut().zip(costs).zip(front) {
@@ -173,6 +149,16 @@ impl SweepRecord {
             });
         }
     }
+}
+
+/// For each row's memory and time, whether no other takes at most as much of both and less of one: the Pareto front. Rows
+/// that are `None` take no part. Costs O(n^2) for the few dozen rows of a sweep.
+pub(super) fn front(costs: &[Option<(u64, f64)>]) -> Vec<bool> {
+    let beats = |a: (u64, f64), b: (u64, f64)| a.0 <= b.0 && a.1 <= b.1 && a != b;
+    costs
+        .iter()
+        .map(|cost| cost.is_some_and(|one| !costs.iter().flatten().any(|&other| beats(other, one))))
+        .collect()
 }
 
 /// See the [module](self).

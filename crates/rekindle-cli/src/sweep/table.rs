@@ -27,15 +27,6 @@ impl SweepRow {
         }
     }
 
-    /// Its name beside its mark in a picture.
-    pub fn label(&self) -> String {
-        match self.asked {
-            Point::Plain => "plain".into(),
-            Point::Segments(segments) => segments.to_string(),
-            Point::Optimal(budget) => budget.to_string(),
-        }
-    }
-
     fn cells(&self) -> [Cell; 8] {
         let ran = self.ran.as_ref();
         let predicted = ran.map(|ran| ran.plan.predicted_peak);

@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::{plot::frontier, summary::made_up_run};
 
 use super::{
-    Point, SweepFolder, SweepRecord, SweepRow,
-    record::{RowOutcome, SWEEP_FORMAT},
+    Point, SweepRecord, SweepRow, folder,
+    record::{RowOutcome, SWEEP_FORMAT, front},
 };
 
 const MIB: u64 = 1 << 20;
@@ -72,14 +72,12 @@ fn empty() -> SweepRecord {
     SweepRecord {
         format: SWEEP_FORMAT.into(),
         config: "configs/a.toml".into(),
-        config_crc32: "00000000".into(),
         device: "cpu".into(),
         device_name: "a processor".into(),
         count: Count::InUse,
         batch: 64,
         steps: 2,
         limit_bytes: Some(Bytes(64 * MIB)),
-        spread_bytes: Vec::new(),
         rows_asked: 6,
         interrupted: false,
         rows: Vec::new(),
@@ -131,6 +129,20 @@ fn rows_are_compared_with_the_plain_row_and_with_each_other() {
 }
 
 #[test]
+fn a_row_is_on_the_front_unless_another_is_as_small_and_as_fast() {
+    let costs = [
+        Some((100, 1.0)), // the fastest
+        Some((50, 1.2)),
+        Some((50, 1.3)), // as small as the one before, and slower
+        None,            // did not run
+        Some((60, 1.2)), // as fast as the second, and larger
+        Some((20, 2.0)), // the smallest
+        Some((20, 2.0)), // its equal
+    ];
+    assert_eq!(front(&costs), [true, true, false, false, false, true, true]);
+}
+
+#[test]
 fn without_a_plain_row_overheads_are_against_the_prediction() {
     let mut record = empty();
     let message = "out of memory".to_owned();
@@ -149,11 +161,11 @@ fn without_a_plain_row_overheads_are_against_the_prediction() {
 #[test]
 fn json_and_csv_say_the_same() {
     let record = made_up();
-    let folder = tempfile::tempdir().expect("a folder");
-    let files = SweepFolder::open(&folder.path().join("new")).expect("opened");
-    files.write(&record).expect("written");
-    let read =
-        |name: &str| std::fs::read_to_string(folder.path().join("new").join(name)).expect("a file");
+    let parent = tempfile::tempdir().expect("a folder");
+    let new = parent.path().join("new");
+    folder::open(&new).expect("opened");
+    folder::write(&new, &record).expect("written");
+    let read = |name: &str| std::fs::read_to_string(new.join(name)).expect("a file");
 
     let json = read("sweep.json");
     let back: SweepRecord = serde_json::from_str(&json).expect("a record");
@@ -191,10 +203,12 @@ fn the_picture_marks_every_run() {
     let svg = frontier::picture(&made_up())
         .expect("rows ran")
         .expect("painted");
-    let labels = ["plain", "4", "16", "40.0 MiB", "limit 64.0 MiB"];
+    let labels = ["plain", "4 segments", "plan 40.0 MiB", "limit 64.0 MiB"];
     for label in labels.map(|label| format!(">{label}\n")) {
         assert!(svg.contains(&label), "{label} in {svg}");
     }
+    // Another run beats that of 16 segments.
+    assert!(!svg.contains(">16 segments\n"), "{svg}");
     let hint = "<title>plan 40.0 MiB: peak 39.0 MiB, step 500.0 ms</title>";
     assert!(svg.contains(hint), "{svg}");
     assert!(frontier::picture(&empty()).is_none());
@@ -202,13 +216,13 @@ fn the_picture_marks_every_run() {
 
 #[test]
 fn a_folder_with_other_files_is_refused_and_left_alone() {
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("thesis.txt"), "x").expect("written");
-    let failure = SweepFolder::open(folder.path()).expect_err("refused");
+    let path = tempfile::tempdir().expect("a folder");
+    std::fs::write(path.path().join("thesis.txt"), "x").expect("written");
+    let failure = folder::open(path.path()).expect_err("refused");
     assert_eq!(failure.code, crate::exit::USAGE);
-    assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 1);
+    assert_eq!(std::fs::read_dir(path.path()).expect("read").count(), 1);
 
-    std::fs::remove_file(folder.path().join("thesis.txt")).expect("removed");
-    SweepFolder::open(folder.path()).expect("opened");
-    assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 0);
+    std::fs::remove_file(path.path().join("thesis.txt")).expect("removed");
+    folder::open(path.path()).expect("opened");
+    assert_eq!(std::fs::read_dir(path.path()).expect("read").count(), 0);
 }

@@ -24,7 +24,7 @@
 //! - anything else (the model's last layer, the end of a residual, ...): burn's and PyTorch's default, uniform in
 //!   `+-1 / sqrt(fan_in)`, which makes small outputs.
 //!
-//! Layers that do not change the scale (views, pooling, dropout, padding) are skipped when finding the next activation.
+//! Layers that do not change the scale (flatten, pooling, dropout) are skipped when finding the next activation.
 //!
 //! A convolution's windows extend into the zero padding around the image, where they sum fewer values. On small images
 //! this is a large share (3x3 over 4x4: 31 %), and over many layers the signal vanishes. So `fan_in` is the average
@@ -32,10 +32,7 @@
 
 use burn::module::Initializer;
 
-use super::{
-    spec::{LayerSpec, SampleShape},
-    window::mean_on_input,
-};
+use super::{spec::LayerSpec, window::mean_on_input};
 
 const RELU_GAIN: f64 = 2.0;
 const GELU_BIAS_VARIANCE: f64 = 0.25;
@@ -136,20 +133,17 @@ pub(super) fn independent_values(
     }
 }
 
-/// Values that one output of a convolution sums, averaged over its positions.
+/// Values that one output of a convolution over `[channels, height, width]` sums, averaged over its positions.
 pub(super) fn conv_fan_in(
-    input: &SampleShape,
+    [channels, size @ ..]: [usize; 3],
     kernel: [usize; 2],
     stride: [usize; 2],
     padding: [usize; 2],
 ) -> f64 {
-    let [channels, size @ ..] = input.dims.as_slice() else {
-        return 1.0;
-    };
-    let windows = size.iter().zip(kernel).zip(stride.into_iter().zip(padding));
-    let mean = windows.fold(
-        *channels as f64,
-        |product, ((&size, kernel), (stride, padding))| {
+    let axes = size.into_iter().zip(kernel).zip(stride).zip(padding);
+    let mean = axes.fold(
+        channels as f64,
+        |product, (((size, kernel), stride), padding)| {
             product * mean_on_input(size, kernel, stride, padding)
         },
     );
@@ -157,11 +151,19 @@ pub(super) fn conv_fan_in(
     mean.max(1.0)
 }
 
+/// Vectors of length 1 on average: their products with normalised ones, of length `sqrt(dim)`, are near 1, as logits
+/// should be at the start.
+pub(super) fn unit_rows(dim: usize) -> Initializer {
+    Initializer::Normal {
+        mean: 0.0,
+        std: (dim as f64).sqrt().recip(),
+    }
+}
+
 fn leaves_scale(layer: &LayerSpec) -> bool {
     matches!(
         layer,
         LayerSpec::Flatten
-            | LayerSpec::Reshape { .. }
             | LayerSpec::MaxPool2d(_)
             | LayerSpec::AvgPool2d(_)
             | LayerSpec::Dropout { .. }

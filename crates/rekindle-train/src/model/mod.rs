@@ -2,19 +2,23 @@
 //!
 //! The steps from a description to a trainable model:
 //!
-//! | module | from | to |
-//! |---|---|---|
-//! | [`spec`] | | a [`ModelSpec`](spec::ModelSpec): what the user wrote |
-//! | [`shape`] | a spec | the shape of every activation, or a [`ShapeError`](shape_error::ShapeError) that names the layer |
-//! | [`stages`] | spec and shapes | the stages that a schedule keeps or recomputes |
-//! | `tie` | stages | the same, with one weight for embedding and output |
-//! | [`value`] | | the activation that flows between the stages |
-//! | [`build`](mod@build) | a spec and its stages | a [`Stage`](stage::Stage) for each, on a device |
-//! | [`window`] | | sizes of convolution and pooling windows |
+//! | module | what it owns |
+//! |---|---|
+//! | [`spec`] | a [`ModelSpec`](spec::ModelSpec): what the user wrote |
+//! | [`build`](mod@build) | each layer in turn: its shape, or a [`ShapeError`](shape_error::ShapeError) that names it, and its module |
+//! | `kinds` | what each kind of layer needs and makes: output, parameters, module |
+//! | `maker`, `init`, `mirror` | the parameters' first values |
+//! | [`shape`] | the shape of every activation |
+//! | [`stages`] | the stages that a schedule keeps or recomputes |
+//! | [`stage`] | a [`Stage`](stage::Stage) and its modules' forward |
+//! | `tie` | one weight for embedding and output |
+//! | [`value`] | the activation that flows between the stages |
+//! | `window` | sizes of convolution and pooling windows |
 
 pub mod build;
-mod infer;
 mod init;
+mod kinds;
+mod maker;
 mod mirror;
 mod rules;
 pub mod shape;
@@ -24,4 +28,4 @@ pub mod stage;
 pub mod stages;
 pub(crate) mod tie;
 pub mod value;
-pub mod window;
+mod window;

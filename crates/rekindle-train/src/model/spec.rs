@@ -2,30 +2,21 @@
 
 use std::fmt;
 
-use schemars::{JsonSchema, Schema};
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{
-        Error, IntoDeserializer, MapAccess, Visitor,
-        value::{MapAccessDeserializer, MapDeserializer, StrDeserializer},
-    },
-};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::settings::AT_LEAST_1;
 
 /// One layer of a sequential model, before its input's shape is known.
 ///
-/// Sizes that follow from the input (channels in, features in) are not here: shape inference finds them. A layer is a table
-/// of one key, its kind; one without a required key may also be its kind alone.
+/// Sizes that follow from the input (channels in, features in) are not here: shape inference finds them. A layer without
+/// keys is its kind; one with keys is a table of one key, its kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
-    remote = "Self",
     expecting = "a table of the layer's keys",
     rename_all = "snake_case",
     deny_unknown_fields
 )]
-#[schemars(transform = or_kind_alone)]
 pub enum LayerSpec {
     /// `y = x W + b` on the last dimension.
     Linear {
@@ -48,7 +39,7 @@ pub enum LayerSpec {
         #[schemars(with = "Pair")]
         stride: [usize; 2],
         /// Zeros around the input.
-        #[serde(default)]
+        #[serde(default = "no_zeros")]
         padding: Padding,
         /// Whether a bias is added.
         #[serde(default = "yes")]
@@ -60,42 +51,21 @@ pub enum LayerSpec {
     AvgPool2d(PoolSpec),
     /// All dimensions of a sample into one.
     Flatten,
-    /// The same values in another shape (without the batch dimension).
-    Reshape {
-        /// The new shape of one sample.
-        shape: Vec<usize>,
-    },
     /// `max(x, 0)`.
     Relu,
     /// Gaussian error linear unit.
     Gelu,
     /// Hyperbolic tangent.
     Tanh,
-    /// Logistic function.
-    Sigmoid,
-    /// Softmax over the last dimension.
-    Softmax,
     /// Zeroes values at random while training and scales the rest by `1 / (1 - p)`.
     Dropout {
         /// Chance that a value is zeroed, in `[0, 1)`.
-        #[serde(default = "half")]
         p: f64,
     },
     /// Batch normalisation over the first dimension of a sample (channels or features).
-    BatchNorm {
-        /// Added to the variance.
-        #[serde(default = "normalisation_epsilon")]
-        epsilon: f64,
-        /// Share of the new batch in the running statistics.
-        #[serde(default = "statistics_momentum")]
-        momentum: f64,
-    },
+    BatchNorm,
     /// Layer normalisation over the last dimension.
-    LayerNorm {
-        /// Added to the variance.
-        #[serde(default = "normalisation_epsilon")]
-        epsilon: f64,
-    },
+    LayerNorm,
     /// A learned vector for each token id.
     Embedding {
         /// Number of different ids. In a config it may be left out: then it is the data's.
@@ -104,12 +74,8 @@ pub enum LayerSpec {
         /// Length of each vector.
         dim: usize,
     },
-    /// Logits by the embedding's own weight, transposed: `y = x E^T`. The model has one embedding, of `vocab` token ids.
-    Unembedding {
-        /// Number of different ids. In a config it may be left out: then it is the data's.
-        #[serde(default)]
-        vocab: usize,
-    },
+    /// Logits by the embedding's own weight, transposed: `y = x E^T`.
+    Unembedding,
     /// A learned vector for each place, added: on `[length, dim]`, for attention, which knows no order.
     Positions,
     /// Multi-head self-attention over `[length, dim]`, with its four linear maps (Vaswani et al. 2017).
@@ -139,71 +105,8 @@ fn one_step() -> [usize; 2] {
     [1, 1]
 }
 
-fn half() -> f64 {
-    0.5
-}
-
-fn normalisation_epsilon() -> f64 {
-    1e-5
-}
-
-fn statistics_momentum() -> f64 {
-    0.1
-}
-
-impl Serialize for LayerSpec {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for LayerSpec {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Layer;
-        impl<'de> Visitor<'de> for Layer {
-            type Value = LayerSpec;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "a layer: its kind in quotes, or a table such as { linear = { out = 10 } }",
-                )
-            }
-
-            fn visit_str<E: Error>(self, kind: &str) -> Result<LayerSpec, E> {
-                let alone: StrDeserializer<'_, E> = kind.into_deserializer();
-                LayerSpec::deserialize(alone).or_else(|_| {
-                    let no_keys = MapDeserializer::new(std::iter::empty::<(&str, &str)>());
-                    let table = MapDeserializer::new(std::iter::once((kind, no_keys)));
-                    LayerSpec::deserialize(MapAccessDeserializer::new(table))
-                })
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<LayerSpec, A::Error> {
-                if table.size_hint().is_some_and(|keys| keys > 1) {
-                    return Err(A::Error::custom(
-                        "a layer is a table of one key, such as { linear = { out = 10 } }",
-                    ));
-                }
-                LayerSpec::deserialize(MapAccessDeserializer::new(table))
-            }
-        }
-        deserializer.deserialize_any(Layer)
-    }
-}
-
-/// Allows the kind alone of layers that have no required key.
-fn or_kind_alone(schema: &mut Schema) {
-    let Some(Value::Array(forms)) = schema.get_mut("oneOf") else {
-        return;
-    };
-    let alone = |form: &Value| {
-        let (kind, keys) = form["properties"].as_object()?.iter().next()?;
-        let optional = keys["required"].is_null() && keys["properties"].is_object();
-        optional
-            .then(|| json!({ "type": "string", "const": kind, "description": form["description"] }))
-    };
-    let alone: Vec<Value> = forms.iter().filter_map(alone).collect();
-    forms.extend(alone);
+fn no_zeros() -> Padding {
+    Padding::Explicit([0, 0])
 }
 
 /// Layers that a list may unfold to, those inside residuals counted: as many as planners take stages.
@@ -219,17 +122,14 @@ impl LayerSpec {
             Self::MaxPool2d(_) => "max_pool2d",
             Self::AvgPool2d(_) => "avg_pool2d",
             Self::Flatten => "flatten",
-            Self::Reshape { .. } => "reshape",
             Self::Relu => "relu",
             Self::Gelu => "gelu",
             Self::Tanh => "tanh",
-            Self::Sigmoid => "sigmoid",
-            Self::Softmax => "softmax",
             Self::Dropout { .. } => "dropout",
-            Self::BatchNorm { .. } => "batch_norm",
-            Self::LayerNorm { .. } => "layer_norm",
+            Self::BatchNorm => "batch_norm",
+            Self::LayerNorm => "layer_norm",
             Self::Embedding { .. } => "embedding",
-            Self::Unembedding { .. } => "unembedding",
+            Self::Unembedding => "unembedding",
             Self::Positions => "positions",
             Self::Attention { .. } => "attention",
             Self::Residual(_) => "residual",
@@ -329,17 +229,14 @@ impl PoolSpec {
 }
 
 /// Zeros around a convolution's input.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "snake_case",
-    expecting = "expected \"same\", \"valid\", a whole number, or a pair of them"
+    expecting = "expected \"same\", a whole number, or a pair of them"
 )]
 pub enum Padding {
     /// As many as keep `ceil(size / stride)`; needs an odd kernel.
     Same,
-    /// None.
-    #[default]
-    Valid,
     /// Rows and columns on each side.
     #[serde(untagged)]
     Explicit(

@@ -1,44 +1,43 @@
-//! A stage of a model that is known only at run time.
-//!
-//! A [`Stage`] holds its modules in a flat list and a short program that runs them. Residuals nest to any depth in
-//! the program (push the skip, run, add the skip), so the module type is not recursive.
+//! A stage of a model that is known only at run time: burn's modules, one for each of its layers.
 
 use burn::{
     module::Module,
     nn::{
-        BatchNorm, DropoutConfig, Embedding, LayerNorm, Linear,
+        BatchNorm, Dropout, Embedding, Gelu, LayerNorm, Linear, Relu, Tanh,
         attention::{MhaInput, MultiHeadAttention, generate_autoregressive_mask},
         conv::Conv2d,
+        pool::{AvgPool2d, MaxPool2d},
     },
-    tensor::{
-        Tensor, activation,
-        module::{avg_pool2d, max_pool2d},
-        ops::{AvgPoolOptions, MaxPoolOptions},
-    },
+    tensor::Tensor,
 };
 
 use super::{
-    spec::{PoolSpec, SampleShape},
+    spec::SampleShape,
     value::{Projection, Value, ValueError},
 };
-use rekindle::{
-    ChunkedCrossEntropy,
-    layer::Layer,
-    synchronised_batch_norm,
-    tensor_tree::{TensorMapper, TensorTree},
-};
+use rekindle::{ChunkedCrossEntropy, layer::Layer, synchronised_batch_norm};
 
-/// A layer with parameters.
+/// A layer's module.
 #[derive(Module, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "burn has no modules in boxes, and a layer's parameters outweigh it"
-)]
-pub enum Op {
+pub(super) enum Op {
     /// `y = x W + b` on the last dimension.
     Linear(Linear),
     /// 2-D convolution.
     Conv2d(Conv2d),
+    /// Maximum over windows.
+    MaxPool2d(MaxPool2d),
+    /// Mean over windows.
+    AvgPool2d(AvgPool2d),
+    /// All dimensions of a sample into one.
+    Flatten(Flatten),
+    /// `max(x, 0)`.
+    Relu(Relu),
+    /// Gaussian error linear unit.
+    Gelu(Gelu),
+    /// Hyperbolic tangent.
+    Tanh(Tanh),
+    /// Zeroes values at random while training.
+    Dropout(Dropout),
     /// Batch normalisation over the first dimension of a sample.
     BatchNorm(BatchNorm),
     /// Layer normalisation over the last dimension.
@@ -50,71 +49,52 @@ pub enum Op {
     /// A learned vector for each position.
     Positions(Embedding),
     /// Multi-head attention.
-    Attention(MultiHeadAttention),
+    Attention(Attention),
+    /// `x + f(x)`, where `f` is a list of layers.
+    Residual(Vec<Op>),
 }
 
-/// One step of a stage's program.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum StageOp {
-    /// Runs the module of this index.
-    Apply(usize),
-    /// Runs the batch normalisation of this index over the samples of all ranks.
-    Synchronise(usize),
-    /// Runs the attention of this index.
-    Attend {
-        op: usize,
-        causal: bool,
-    },
-    Relu,
-    Gelu,
-    Tanh,
-    Sigmoid,
-    Softmax,
-    Dropout(f64),
-    MaxPool(PoolSpec),
-    AvgPool(PoolSpec),
-    /// To this shape of one sample.
-    Reshape(Vec<usize>),
-    /// Leaves the linear layer of this index to the loss.
-    Defer {
-        op: usize,
-        loss: ChunkedCrossEntropy,
-    },
-    /// Remembers the value for the matching `AddSkip`.
-    PushSkip,
-    AddSkip,
+/// All dimensions of a sample into one.
+#[derive(Module, Debug)]
+pub(super) struct Flatten;
+
+/// Attention of each position to all positions, or, if causal, to itself and earlier ones.
+#[derive(Module, Debug)]
+pub(super) struct Attention {
+    /// One. It is in a list because burn has no modules in boxes, and every [`Op`] would be as large.
+    heads: Vec<MultiHeadAttention>,
+    causal: bool,
 }
 
 /// One stage of a model built from a [`ModelSpec`](super::spec::ModelSpec).
 ///
-/// In a record its parameters are called `ops.0.Linear.weight` and so on, in the order of its layers.
+/// In a record its parameters are called `ops.0.Linear.weight` and so on, by their layers' places in the stage; inside a
+/// residual `ops.0.Residual.2.Linear.weight`.
 #[derive(Module, Debug)]
 pub struct Stage {
     ops: Vec<Op>,
-    #[module(skip)]
-    program: Vec<StageOp>,
+    /// Shape of one input sample.
     #[module(skip)]
     input: SampleShape,
+    /// The loss that runs the last layer.
+    #[module(skip)]
+    deferred: Option<ChunkedCrossEntropy>,
+    /// Whether batch normalisation uses the samples of all ranks.
+    synchronised: bool,
 }
 
 impl Stage {
-    pub(super) fn new(ops: Vec<Op>, program: Vec<StageOp>, input: SampleShape) -> Self {
+    pub(super) fn new(ops: Vec<Op>, input: SampleShape) -> Self {
         Self {
             ops,
-            program,
             input,
+            deferred: None,
+            synchronised: false,
         }
     }
 
-    /// Shape of one input sample.
-    #[must_use]
-    pub fn input(&self) -> &SampleShape {
-        &self.input
-    }
-
-    /// Its layers with parameters, in order.
-    #[must_use]
-    pub fn ops(&self) -> &[Op] {
+    /// The modules of its layers, in order.
+    pub(super) fn ops(&self) -> &[Op] {
         &self.ops
     }
 
@@ -124,68 +104,24 @@ impl Stage {
 
     /// Leaves its last layer to the loss, if that is a projection.
     pub(crate) fn defer_projection(&mut self, loss: ChunkedCrossEntropy) {
-        if let Some(last) = self.program.last_mut()
-            && let StageOp::Apply(op) = *last
-            && matches!(self.ops[op], Op::Linear(_) | Op::Unembedding(_))
-        {
-            *last = StageOp::Defer { op, loss };
+        if let Some(Op::Linear(_) | Op::Unembedding(_)) = self.ops.last() {
+            self.deferred = Some(loss);
         }
     }
 
     /// Makes its batch normalisation use the samples of all ranks.
     pub(crate) fn synchronise(&mut self) {
-        for instruction in &mut self.program {
-            if let StageOp::Apply(op) = *instruction
-                && matches!(self.ops[op], Op::BatchNorm(_))
-            {
-                *instruction = StageOp::Synchronise(op);
-            }
-        }
+        self.synchronised = true;
     }
 
     fn run(&self, input: Value) -> Result<Value, ValueError> {
         input.check(&self.input)?;
-        let mut skips = Vec::new();
-        let mut value = input;
-        for instruction in &self.program {
-            value = match instruction {
-                StageOp::Apply(index) => apply(&self.ops[*index], value)?,
-                StageOp::Synchronise(index) => value.map(&mut Synchronised(&self.ops[*index])),
-                StageOp::Attend { op, causal } => {
-                    attend(&self.ops[*op], value.into_float3()?, *causal).into()
-                }
-                StageOp::Defer { op, loss } => defer(&self.ops[*op], value, *loss)?,
-                StageOp::PushSkip => {
-                    skips.push(value.clone());
-                    value
-                }
-                StageOp::AddSkip => match skips.pop() {
-                    Some(skip) => add(skip, value)?,
-                    None => value,
-                },
-                StageOp::Reshape(shape) => value.reshape(shape)?,
-                StageOp::MaxPool(pool) => {
-                    let options = MaxPoolOptions::new(pool.kernel)
-                        .with_stride(pool.stride())
-                        .with_padding(pool.padding);
-                    max_pool2d(value.into_float4()?, options).into()
-                }
-                StageOp::AvgPool(pool) => {
-                    let options = AvgPoolOptions::new(pool.kernel)
-                        .with_stride(pool.stride())
-                        .with_padding(pool.padding)
-                        .with_count_include_pad(false);
-                    avg_pool2d(value.into_float4()?, options).into()
-                }
-                StageOp::Relu
-                | StageOp::Gelu
-                | StageOp::Tanh
-                | StageOp::Sigmoid
-                | StageOp::Softmax
-                | StageOp::Dropout(_) => value.map(&mut Function(instruction)),
-            };
+        match (self.deferred, self.ops.split_last()) {
+            (Some(loss), Some((last, before))) => {
+                defer(last, run(before, input, self.synchronised)?, loss)
+            }
+            _ => run(&self.ops, input, self.synchronised),
         }
-        Ok(value)
     }
 }
 
@@ -195,7 +131,7 @@ impl Layer for Stage {
 
     /// # Panics
     ///
-    /// If one sample of the input does not have the shape [`Stage::input`]; check it with [`Value::check`].
+    /// If one sample of the input does not have the shape for which the stage was built.
     fn forward(&self, input: Value) -> Value {
         match self.run(input) {
             Ok(output) => output,
@@ -204,25 +140,77 @@ impl Layer for Stage {
     }
 }
 
-fn apply(op: &Op, value: Value) -> Result<Value, ValueError> {
-    Ok(match op {
-        Op::Linear(_) | Op::BatchNorm(_) | Op::LayerNorm(_) | Op::Unembedding(_) => {
-            value.map(&mut AnyRank(op))
+fn run(ops: &[Op], input: Value, synchronised: bool) -> Result<Value, ValueError> {
+    ops.iter()
+        .try_fold(input, |value, op| op.forward(value, synchronised))
+}
+
+/// Evaluates an expression for the numbers inside a value, of any rank; it keeps the rank.
+macro_rules! of_any_rank {
+    ($value:expr, $tensor:ident => $body:expr) => {
+        match $value {
+            Value::Float3($tensor) => Value::Float3($body),
+            Value::Float4($tensor) => Value::Float4($body),
+            other => {
+                let $tensor = other.into_float2()?;
+                Value::Float2($body)
+            }
         }
-        Op::Conv2d(conv) => conv.forward(value.into_float4()?).into(),
-        Op::Positions(places) => {
-            let vectors = value.into_float3()?;
-            (vectors + places.weight.val().unsqueeze::<3>()).into()
+    };
+}
+
+impl Op {
+    fn forward(&self, value: Value, synchronised: bool) -> Result<Value, ValueError> {
+        Ok(match self {
+            Self::Linear(linear) => of_any_rank!(value, x => linear.forward(x)),
+            Self::Conv2d(conv) => conv.forward(value.into_float4()?).into(),
+            Self::MaxPool2d(pool) => pool.forward(value.into_float4()?).into(),
+            Self::AvgPool2d(pool) => pool.forward(value.into_float4()?).into(),
+            Self::Flatten(_) => value.flatten()?,
+            Self::Relu(relu) => of_any_rank!(value, x => relu.forward(x)),
+            Self::Gelu(gelu) => of_any_rank!(value, x => gelu.forward(x)),
+            Self::Tanh(tanh) => of_any_rank!(value, x => tanh.forward(x)),
+            Self::Dropout(dropout) => of_any_rank!(value, x => dropout.forward(x)),
+            Self::BatchNorm(norm) if synchronised => {
+                of_any_rank!(value, x => synchronised_batch_norm(norm, x))
+            }
+            Self::BatchNorm(norm) => of_any_rank!(value, x => norm.forward(x)),
+            Self::LayerNorm(norm) => of_any_rank!(value, x => norm.forward(x)),
+            Self::Embedding(embedding) => embedding.forward(value.into_tokens()?).into(),
+            Self::Unembedding(shared) => of_any_rank!(value, x => logits(shared, x)),
+            Self::Positions(places) => {
+                let vectors = value.into_float3()?;
+                (vectors + places.weight.val().unsqueeze::<3>()).into()
+            }
+            Self::Attention(attention) => attention.forward(value.into_float3()?).into(),
+            Self::Residual(layers) => {
+                let skip = value.clone();
+                add(skip, run(layers, value, synchronised)?)?
+            }
+        })
+    }
+}
+
+impl Attention {
+    pub(super) fn new(heads: MultiHeadAttention, causal: bool) -> Self {
+        Self {
+            heads: vec![heads],
+            causal,
         }
-        Op::Attention(_) => value,
-        Op::Embedding(embedding) => {
-            let mut sample = value.sample_shape().dims;
-            let ids = value.reshape(&[sample.iter().product()])?.into_tokens2()?;
-            let vectors = embedding.forward(ids);
-            sample.push(vectors.dims()[2]);
-            Value::from(vectors).reshape(&sample)?
-        }
-    })
+    }
+
+    fn forward(&self, vectors: Tensor<3>) -> Tensor<3> {
+        let [batch, length, _] = vectors.dims();
+        let device = vectors.device();
+        self.heads.iter().fold(vectors, |vectors, heads| {
+            let input = MhaInput::self_attn(vectors);
+            let input = match self.causal {
+                true => input.mask_attn(generate_autoregressive_mask(batch, length, &device)),
+                false => input,
+            };
+            heads.forward(input).context
+        })
+    }
 }
 
 /// Products with every vector of the embedding, for all rows in one matrix product: otherwise the transposed weight
@@ -257,81 +245,10 @@ fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Result<Value, Valu
     })))
 }
 
-/// Attention of each position to all positions, or, if causal, to itself and earlier ones.
-fn attend(op: &Op, vectors: Tensor<3>, causal: bool) -> Tensor<3> {
-    let Op::Attention(attention) = op else {
-        return vectors;
-    };
-    let [batch, length, _] = vectors.dims();
-    let device = vectors.device();
-    let input = MhaInput::self_attn(vectors);
-    let input = match causal {
-        true => input.mask_attn(generate_autoregressive_mask(batch, length, &device)),
-        false => input,
-    };
-    attention.forward(input).context
-}
-
 fn add(skip: Value, value: Value) -> Result<Value, ValueError> {
     Ok(match value {
         Value::Float2(tensor) => (skip.into_float2()? + tensor).into(),
         Value::Float3(tensor) => (skip.into_float3()? + tensor).into(),
         other => (skip.into_float4()? + other.into_float4()?).into(),
     })
-}
-
-/// Modules that take floats of any rank.
-struct AnyRank<'a>(&'a Op);
-
-impl TensorMapper for AnyRank<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match self.0 {
-            Op::Linear(linear) => linear.forward(tensor),
-            Op::BatchNorm(norm) => norm.forward(tensor),
-            Op::LayerNorm(norm) => norm.forward(tensor),
-            Op::Unembedding(shared) => logits(shared, tensor),
-            Op::Conv2d(_) | Op::Embedding(_) | Op::Positions(_) | Op::Attention(_) => tensor,
-        }
-    }
-}
-
-/// Batch normalisation by the samples of all ranks.
-struct Synchronised<'a>(&'a Op);
-
-impl TensorMapper for Synchronised<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match self.0 {
-            Op::BatchNorm(norm) => synchronised_batch_norm(norm, tensor),
-            _ => tensor,
-        }
-    }
-}
-
-/// Functions without parameters on floats of any rank.
-struct Function<'a>(&'a StageOp);
-
-impl TensorMapper for Function<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        match self.0 {
-            StageOp::Relu => activation::relu(tensor),
-            StageOp::Gelu => activation::gelu(tensor),
-            StageOp::Tanh => tensor.tanh(),
-            StageOp::Sigmoid => activation::sigmoid(tensor),
-            StageOp::Softmax => softmax(tensor),
-            StageOp::Dropout(p) => DropoutConfig::new(*p).init().forward(tensor),
-            _ => tensor,
-        }
-    }
-}
-
-/// Softmax over the last dimension, shifted by the maximum.
-///
-/// burn's own softmax detaches the maximum, but a detached leaf requires a gradient again: its saved bytes would depend
-/// on whether the input is the first of a segment.
-fn softmax<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
-    let last = D - 1;
-    let maximum = tensor.clone().set_require_grad(false).max_dim(last);
-    let exponential = (tensor - maximum).exp();
-    let sum = exponential.clone().sum_dim(last);
-    exponential / sum
 }

@@ -33,9 +33,16 @@ pub(crate) fn untie(model: &mut Sequential<Stage>) {
 }
 
 fn for_each(model: &mut Sequential<Stage>, mut change: impl FnMut(&mut Embedding)) {
-    for op in model.layers_mut().iter_mut().flat_map(Stage::ops_mut) {
-        if let Op::Unembedding(tied) = op {
-            change(tied);
+    fn in_list(ops: &mut [Op], change: &mut dyn FnMut(&mut Embedding)) {
+        for op in ops {
+            match op {
+                Op::Unembedding(tied) => change(tied),
+                Op::Residual(layers) => in_list(layers, change),
+                _ => {}
+            }
         }
+    }
+    for stage in model.layers_mut() {
+        in_list(stage.ops_mut(), &mut change);
     }
 }

@@ -1,7 +1,7 @@
 //! The activation of a model whose layers are known only at run time.
 //!
 //! burn's tensors carry their rank in their type; a model from a config cannot. A [`Value`] is a tensor of any of
-//! the ranks that occur: two to four with the batch dimension, numbers or token ids.
+//! the ranks that occur: numbers in two to four dimensions with the batch, or token ids in two.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
@@ -22,11 +22,7 @@ pub enum Value {
     /// Numbers `[batch, a, b, c]`.
     Float4(Tensor<4>),
     /// Token ids `[batch, a]`.
-    Tokens2(Tensor<2, Int>),
-    /// Token ids `[batch, a, b]`.
-    Tokens3(Tensor<3, Int>),
-    /// Token ids `[batch, a, b, c]`.
-    Tokens4(Tensor<4, Int>),
+    Tokens(Tensor<2, Int>),
     /// A model's output before its last layer, together with that layer, for a loss that runs it in chunks.
     Deferred(Box<Projection>),
 }
@@ -62,7 +58,7 @@ impl Projection {
 pub enum ValueError {
     /// There is no variant with this many dimensions.
     #[error(
-        "a tensor of shape {shape:?} is not a value; it wants two to four dimensions, the batch first"
+        "a tensor of shape {shape:?} is not a value: numbers have two to four dimensions, token ids two, the batch first"
     )]
     Rank {
         /// The shape, with the batch.
@@ -102,9 +98,7 @@ macro_rules! with_tensor {
             Value::Float2($tensor) => $body,
             Value::Float3($tensor) => $body,
             Value::Float4($tensor) => $body,
-            Value::Tokens2($tensor) => $body,
-            Value::Tokens3($tensor) => $body,
-            Value::Tokens4($tensor) => $body,
+            Value::Tokens($tensor) => $body,
         }
     };
 }
@@ -144,9 +138,12 @@ variant!(
     into_float4,
     "numbers of three dimensions"
 );
-variant!(Tokens2, Tensor<2, Int>, into_tokens2, "token ids of one dimension");
-variant!(Tokens3, Tensor<3, Int>, into_tokens3, "token ids of two dimensions");
-variant!(Tokens4, Tensor<4, Int>, into_tokens4, "token ids of three dimensions");
+variant!(
+    Tokens,
+    Tensor<2, Int>,
+    into_tokens,
+    "token ids of one dimension"
+);
 
 impl Value {
     /// Numbers, row-major, of shape `shape` with the batch first.
@@ -199,9 +196,7 @@ impl Value {
         check_count(ids.len(), shape)?;
         let data = TensorData::new(ids, shape.to_vec());
         match shape.len() {
-            2 => Ok(Self::Tokens2(Tensor::from_data(data, device))),
-            3 => Ok(Self::Tokens3(Tensor::from_data(data, device))),
-            4 => Ok(Self::Tokens4(Tensor::from_data(data, device))),
+            2 => Ok(Self::Tokens(Tensor::from_data(data, device))),
             _ => Err(ValueError::Rank {
                 shape: shape.to_vec(),
             }),
@@ -225,7 +220,7 @@ impl Value {
             Self::Float2(_) | Self::Float3(_) | Self::Float4(_) | Self::Deferred(_) => {
                 ElementKind::Float
             }
-            Self::Tokens2(_) | Self::Tokens3(_) | Self::Tokens4(_) => ElementKind::Token,
+            Self::Tokens(_) => ElementKind::Token,
         }
     }
 
@@ -255,54 +250,17 @@ impl Value {
         }
     }
 
-    /// The same values with `sample` as the shape of one sample.
+    /// The same numbers, those of a sample in one dimension.
     ///
     /// # Errors
     ///
-    /// A rank that has no variant, or another number of values.
-    pub fn reshape(self, sample: &[usize]) -> Result<Self, ValueError> {
-        let dims = self.dims();
-        let batch = dims.first().copied().unwrap_or(0);
-        let mut wanted = vec![batch];
-        wanted.extend(sample);
-        check_count(dims.iter().product(), &wanted)?;
-        if dims == wanted {
-            return Ok(self);
-        }
+    /// Where it does not hold numbers.
+    pub fn flatten(self) -> Result<Self, ValueError> {
         match self {
-            Self::Float2(tensor) => reshape_float(tensor, &wanted),
-            Self::Float3(tensor) => reshape_float(tensor, &wanted),
-            Self::Float4(tensor) => reshape_float(tensor, &wanted),
-            Self::Tokens2(tensor) => reshape_tokens(tensor, &wanted),
-            Self::Tokens3(tensor) => reshape_tokens(tensor, &wanted),
-            Self::Tokens4(tensor) => reshape_tokens(tensor, &wanted),
-            Self::Deferred(_) => Err(ValueError::Rank { shape: wanted }),
+            Self::Float3(tensor) => Ok(tensor.flatten::<2>(1, 2).into()),
+            Self::Float4(tensor) => Ok(tensor.flatten::<2>(1, 3).into()),
+            other => Ok(other.into_float2()?.into()),
         }
-    }
-}
-
-fn reshape_float<const D: usize>(tensor: Tensor<D>, dims: &[usize]) -> Result<Value, ValueError> {
-    match *dims {
-        [batch, a] => Ok(tensor.reshape([batch, a]).into()),
-        [batch, a, b] => Ok(tensor.reshape([batch, a, b]).into()),
-        [batch, a, b, c] => Ok(tensor.reshape([batch, a, b, c]).into()),
-        _ => Err(ValueError::Rank {
-            shape: dims.to_vec(),
-        }),
-    }
-}
-
-fn reshape_tokens<const D: usize>(
-    tensor: Tensor<D, Int>,
-    dims: &[usize],
-) -> Result<Value, ValueError> {
-    match *dims {
-        [batch, a] => Ok(tensor.reshape([batch, a]).into()),
-        [batch, a, b] => Ok(tensor.reshape([batch, a, b]).into()),
-        [batch, a, b, c] => Ok(tensor.reshape([batch, a, b, c]).into()),
-        _ => Err(ValueError::Rank {
-            shape: dims.to_vec(),
-        }),
     }
 }
 

@@ -6,8 +6,12 @@
 use super::spec::Padding;
 
 /// Number of positions of a window, or `None` if it does not fit, the stride is 0, or a size overflows.
-#[must_use]
-pub fn positions(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
+pub(super) fn positions(
+    size: usize,
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+) -> Option<usize> {
     if kernel == 0 {
         return None;
     }
@@ -21,8 +25,7 @@ pub fn positions(size: usize, kernel: usize, stride: usize, padding: usize) -> O
 /// Average number, over its positions, of a window's values that lie on the input rather than in the padding.
 ///
 /// 0 if [`positions`] returns `None`.
-#[must_use]
-pub fn mean_on_input(size: usize, kernel: usize, stride: usize, padding: usize) -> f64 {
+pub(super) fn mean_on_input(size: usize, kernel: usize, stride: usize, padding: usize) -> f64 {
     let Some(positions) = positions(size, kernel, stride, padding) else {
         return 0.0;
     };
@@ -47,11 +50,9 @@ impl Padding {
     /// stride `s`, the same size as in Keras. The *values* at `s > 1` are those of PyTorch's `padding=(k - 1) // 2`
     /// (PyTorch's own `padding="same"` does not allow strides): Keras pads as little as possible, with the odd zero
     /// after the last value, so its windows may start one value later.
-    #[must_use]
-    pub fn each_side(self, kernel: [usize; 2]) -> [usize; 2] {
+    pub(super) fn each_side(self, kernel: [usize; 2]) -> [usize; 2] {
         match self {
             Self::Same => kernel.map(|k| k.saturating_sub(1) / 2),
-            Self::Valid => [0, 0],
             Self::Explicit(padding) => padding,
         }
     }

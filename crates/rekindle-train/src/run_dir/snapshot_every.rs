@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use serde::{Serialize, Serializer};
+
 /// When a run with a folder takes snapshots. One more is always taken after the best evaluation so far, after the last
 /// step, and when the run is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,12 @@ impl fmt::Display for SnapshotEvery {
         let whole = units.find(|(_, unit)| seconds % unit == 0);
         let (name, unit) = whole.unwrap_or(("s", 1));
         write!(f, "{}{name}", seconds / unit)
+    }
+}
+
+impl Serialize for SnapshotEvery {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     engine::{StepBatch, step_batch, to_device},
     estimate::Estimated,
     loss_scale::LossScaler,
-    model::{build::build, shape::ModelShape, stage::Stage, stages::ModelStages},
+    model::{shape::ModelShape, stage::Stage},
     settings::TrainSettings,
     train_error::TrainError,
     update::check_update,
@@ -22,22 +22,19 @@ pub(crate) struct Built {
     pub(crate) model: Sequential<Stage>,
     pub(super) shape: ModelShape,
     pub(crate) batches: Shuffled,
-    /// Names of the model's stages.
-    pub(super) stages: Vec<String>,
 }
 
 impl Built {
     pub(crate) fn new(job: &Job<'_>, device: &Device) -> Result<Self, RunError> {
         check_update(job.settings)?;
         check_loss_chunks(job.settings, job.model, job.train.target())?;
-        let shape = job.model.infer()?;
+        let blueprint = job.model.blueprint()?;
         check_buffers(job)?;
-        let stages = ModelStages::new(job.model, &shape);
+        let shape = blueprint.shape.clone();
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
         // Initial values are drawn on the device.
-        let mut built =
-            TrainError::caught(|| build(job.model, &stages, job.settings.dtype, device))??;
+        let mut built = TrainError::caught(|| blueprint.build(job.settings.dtype, device))?;
         job.settings.defer_projection(&mut built);
         if job.settings.sync_batch_norm && !job.ranks.is_alone() {
             built.iter_mut().for_each(Stage::synchronise);
@@ -46,7 +43,6 @@ impl Built {
             model: Sequential::new(built),
             shape,
             batches,
-            stages: stages.stages.into_iter().map(|stage| stage.name).collect(),
         })
     }
 

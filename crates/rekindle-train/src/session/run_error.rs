@@ -7,13 +7,8 @@ use thiserror::Error;
 
 use super::OutOfMemory;
 use crate::{
-    data::DataError,
-    device::Unavailable,
-    file_error::FileError,
-    model::{build::BuildError, shape_error::ShapeError},
-    nonfinite::NonFinite,
-    train_error::TrainError,
-    update::UpdateRefused,
+    data::DataError, device::Unavailable, file_error::FileError, model::shape_error::ShapeError,
+    nonfinite::NonFinite, train_error::TrainError, update::UpdateRefused,
 };
 use rekindle::record::RecordError;
 
@@ -23,9 +18,6 @@ pub enum RunError {
     /// A layer cannot take its input.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// The model cannot be built.
-    #[error(transparent)]
-    Build(#[from] BuildError),
     /// The data cannot fill a batch.
     #[error(transparent)]
     Data(#[from] DataError),

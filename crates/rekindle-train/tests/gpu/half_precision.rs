@@ -28,10 +28,7 @@ fn images() -> ModelSpec {
         padding: Padding::Same,
         bias: true,
     };
-    let norm = LayerSpec::BatchNorm {
-        epsilon: 1e-5,
-        momentum: 0.1,
-    };
+    let norm = LayerSpec::BatchNorm;
     let pool = PoolSpec {
         kernel: [2, 2],
         stride: Some([2, 2]),
@@ -43,15 +40,14 @@ fn images() -> ModelSpec {
             conv(4),
             norm.clone(),
             LayerSpec::Relu,
-            LayerSpec::Residual(vec![conv(4), norm, LayerSpec::Sigmoid]),
+            LayerSpec::Residual(vec![conv(4), norm, LayerSpec::Relu]),
             LayerSpec::MaxPool2d(pool),
             LayerSpec::Dropout { p: 0.2 },
             LayerSpec::AvgPool2d(pool),
             LayerSpec::Flatten,
             linear(16),
-            LayerSpec::LayerNorm { epsilon: 1e-5 },
+            LayerSpec::LayerNorm,
             LayerSpec::Gelu,
-            LayerSpec::Softmax,
             LayerSpec::Tanh,
             linear(CLASSES),
         ],
@@ -112,7 +108,7 @@ fn uniform(segments: usize) -> ScheduleRequest {
 }
 
 fn equal_segments(model: &ModelSpec) -> Vec<(String, ScheduleRequest)> {
-    let counts = usual_segments(model, &model.infer().unwrap());
+    let counts = usual_segments(model.infer().unwrap().stages.len());
     let plan = |count: usize| (count.to_string(), uniform(count));
     counts.into_iter().map(plan).collect()
 }

@@ -44,7 +44,7 @@ fn repeated(times: usize, layers: &[LayerSpec]) -> Vec<LayerSpec> {
 
 /// The stack of linear blocks, the normalised convolutions, and the tokens that the shipped configs are made of.
 fn cases() -> Vec<Case> {
-    let layer_norm = || LayerSpec::LayerNorm { epsilon: 1e-5 };
+    let layer_norm = || LayerSpec::LayerNorm;
     let residual = |layers| LayerSpec::Residual(layers);
     let conv = |out| LayerSpec::Conv2d {
         out,
@@ -58,10 +58,7 @@ fn cases() -> Vec<Case> {
         stride: Some([2, 2]),
         padding: [0, 0],
     });
-    let batch_norm = LayerSpec::BatchNorm {
-        epsilon: 1e-5,
-        momentum: 0.1,
-    };
+    let batch_norm = LayerSpec::BatchNorm;
     let adam = (OptimizerKind::Adam, 0.0, 0.0);
     let sgd = (OptimizerKind::Sgd, 0.9, 0.0);
     let block = residual(vec![layer_norm(), linear(128), LayerSpec::Gelu]);

@@ -75,10 +75,7 @@ fn steps_that_are_skipped_leave_nothing() {
         input: SampleShape::float([4]),
         layers: vec![
             LayerSpec::Linear { out: 8, bias: true },
-            LayerSpec::BatchNorm {
-                momentum: 0.1,
-                epsilon: 1e-5,
-            },
+            LayerSpec::BatchNorm,
             LayerSpec::Linear { out: 3, bias: true },
         ],
     };

@@ -28,10 +28,7 @@ fn model() -> ModelSpec {
         out: WIDTH,
         bias: true,
     };
-    let norm = LayerSpec::BatchNorm {
-        epsilon: 1e-5,
-        momentum: 0.1,
-    };
+    let norm = LayerSpec::BatchNorm;
     let block = [linear.clone(), norm, LayerSpec::Gelu];
     let layers = block.iter().cloned().cycle().take(12).chain([linear]);
     ModelSpec {

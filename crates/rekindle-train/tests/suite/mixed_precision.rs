@@ -321,7 +321,7 @@ fn peaks_hold_master_weights_and_sums_of_gradients() {
 fn peaks_of_a_transformer_hold_master_weights() {
     own_process!();
     const DIM: usize = 64;
-    let norm = || LayerSpec::LayerNorm { epsilon: 1e-5 };
+    let norm = || LayerSpec::LayerNorm;
     let residual = |layers| LayerSpec::Residual(layers);
     let attention = LayerSpec::Attention {
         heads: 2,
@@ -331,7 +331,7 @@ fn peaks_of_a_transformer_hold_master_weights() {
         residual(vec![norm(), attention]),
         residual(vec![norm(), linear(4 * DIM), LayerSpec::Gelu, linear(DIM)]),
     ];
-    let ends = [norm(), LayerSpec::Unembedding { vocab: 256 }];
+    let ends = [norm(), LayerSpec::Unembedding];
     let embedded = [
         LayerSpec::Embedding {
             vocab: 256,

@@ -156,7 +156,7 @@ fn a_skipped_step_changes_nothing_but_its_number() {
         assert_eq!((found.step, found.handled), (BAD, OnNonFinite::Skip));
         let (stage, path) = found.gradient.clone().unwrap();
         assert_eq!(stage, 0, "{path}");
-        assert!(path.starts_with("layers.0."), "{path}");
+        assert!(path.starts_with("0.ops.0."), "{path}");
 
         let seen: Vec<_> = look.snapshots.into_iter().collect();
         // While step k is done, the snapshot is that of k - 1.

@@ -42,28 +42,6 @@ fn groups_unfold_and_layers_are_written_as_they_are_read() {
 }
 
 #[test]
-fn a_layer_without_required_keys_may_be_its_kind_alone() {
-    let alone = json!([
-        "layer_norm",
-        "batch_norm",
-        "dropout",
-        "unembedding",
-        "flatten"
-    ]);
-    let norm = LayerSpec::LayerNorm { epsilon: 1e-5 };
-    assert_eq!(read(alone)[0], norm);
-    assert_eq!(read(json!([{ "layer_norm": {} }])), [norm]);
-    let refused = |layer: Value| {
-        let refused = serde_json::from_value::<LayerSpec>(layer);
-        refused.expect_err("no layer").to_string()
-    };
-    assert_eq!(refused(json!("linear")), "missing field `out`");
-    assert!(refused(json!("liner")).starts_with("unknown variant `liner`"));
-    let two = refused(json!({ "linear": { "out": 3 }, "bias": false }));
-    assert!(two.contains("a table of one key"), "{two}");
-}
-
-#[test]
 fn no_list_unfolds_to_more_layers_than_planners_take() {
     let list = |times: usize| {
         let residual = json!({ "residual": ["relu"] });

@@ -86,7 +86,6 @@ impl<'a> Session<'a> {
             model,
             shape,
             batches,
-            ..
         } = built;
         let trainer = Trainer::new(
             job,
