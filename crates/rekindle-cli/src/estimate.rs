@@ -90,7 +90,7 @@ impl Estimate {
     ) -> Result<(Self, Option<PlanError>), Failure> {
         let estimated = config.estimated(&config.training, kernels);
         let known = estimated.estimate()?;
-        let step = estimated.step_of(&known)?;
+        let step = estimated.step_of(&known);
         let most = limit.as_ref().map(|limit| limit.bytes);
         let fitting = |planner: Planner| match most {
             Some(most) => Ok(step

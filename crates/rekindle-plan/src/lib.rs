@@ -57,7 +57,7 @@ pub use graph::{
     Graph, GraphPlan, GraphPlanError, Operation, OperationId, Parts, Program, ProgramError,
     Simulated, Tensor, TensorId, chain_frontier, plan_chain, plan_graph,
 };
-pub use planner::PlanError;
+pub use planner::{PlanError, held_at};
 pub use request::{Planner, PlannerParseError, Request};
 pub use schedule::Schedule;
 pub use seconds::Seconds;

@@ -26,7 +26,7 @@ mod test_chain;
 mod uniform;
 mod windows;
 
-pub use error::PlanError;
+pub use error::{PlanError, held_at};
 
 pub(crate) use recipe::Recipe;
 

@@ -115,17 +115,14 @@ impl Estimated<'_> {
     ///
     /// See [`estimate`](Self::estimate).
     pub fn step(&self) -> Result<MeasuredStep, RunError> {
-        self.step_of(&self.estimate()?)
+        Ok(self.step_of(&self.estimate()?))
     }
 
     /// The step of an estimate, for planning.
-    ///
-    /// # Errors
-    ///
-    /// If the model's shapes do not fit.
-    pub fn step_of(&self, estimate: &Estimate) -> Result<MeasuredStep, RunError> {
-        let names = self.model.infer()?.stage_names();
-        Ok(MeasuredStep::estimated(estimate, &names, self.settings))
+    #[must_use]
+    pub fn step_of(&self, estimate: &Estimate) -> MeasuredStep {
+        let names = self.model.stage_names();
+        MeasuredStep::estimated(estimate, &names, self.settings)
     }
 }
 

@@ -96,13 +96,13 @@ pub fn verify(
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
     let mut engine = built.record(job, &device, &meter, &mut |_| ())?;
+    let recording = recording(&built, job, &device)?;
     let trial = Trial {
         model: built.model,
         batches: built.batches,
         job,
         device,
     };
-    let recording = trial.recording()?;
     let plain_step = engine.current(job, None).summary.plain_time;
     let plain = trial.train(None)?;
     let mut comparisons = Vec::with_capacity(plans.len());
@@ -117,6 +117,19 @@ pub fn verify(
         recording,
         plain_step,
     })
+}
+
+/// The median time to record all parts of a step.
+fn recording(built: &Built, job: &Job<'_>, device: &Device) -> Result<Seconds, RunError> {
+    let parts = job.settings.accumulate;
+    let batch = built.first_part(job, device)?;
+    let mut times = StepTimes::new();
+    for round in 0..RECORDINGS {
+        let started = Instant::now();
+        record(&built.model, &batch, loss_of_part(parts))?;
+        times.add(Seconds(started.elapsed().as_secs_f64()), round > 0);
+    }
+    Ok(times.median() * parts as f64)
 }
 
 struct Trial<'a> {
@@ -135,24 +148,6 @@ struct Values {
 }
 
 impl Trial<'_> {
-    /// The median time to record all parts of a step.
-    fn recording(&self) -> Result<Seconds, RunError> {
-        let Job {
-            settings, train, ..
-        } = self.job;
-        let samples = self.batches.step(0);
-        let batch = train.batch(&samples[..settings.micro_batch()]);
-        let scaler = AnyOptimizer::new(settings).scaler;
-        let batch = step_batch(batch, settings.dtype, &scaler, &self.device)?;
-        let mut times = StepTimes::new();
-        for round in 0..RECORDINGS {
-            let started = Instant::now();
-            record(&self.model, &batch, loss_of_part(settings.accumulate))?;
-            times.add(Seconds(started.elapsed().as_secs_f64()), round > 0);
-        }
-        Ok(times.median() * settings.accumulate as f64)
-    }
-
     /// Trains a copy of the model: by a plan, or by the plain loop.
     fn train(&self, engine: Option<&Engine>) -> Result<Values, TrainError> {
         let Job {

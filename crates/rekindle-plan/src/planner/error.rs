@@ -11,7 +11,7 @@ pub enum PlanError {
     /// ([`GraphPlanError::Infeasible`](crate::GraphPlanError)); callers that hold more than the plan's bytes, with its sum.
     #[error(
         "{} {budget} ({} bytes): the smallest workable budget is {smallest} ({} bytes){}",
-        no_fit(*planner), budget.0, smallest.0, at(floor.as_deref())
+        no_fit(*planner), budget.0, smallest.0, held_at(floor.as_deref())
     )]
     Infeasible {
         /// The requested planner.
@@ -70,7 +70,9 @@ fn no_fit(planner: Planner) -> String {
 }
 
 /// The end of the error message, which says where the peak is.
-fn at(floor: Option<&str>) -> String {
+#[doc(hidden)]
+#[must_use]
+pub fn held_at(floor: Option<&str>) -> String {
     floor.map_or_else(String::new, |floor| format!(". It is held {floor}"))
 }
 

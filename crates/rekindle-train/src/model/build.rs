@@ -36,6 +36,13 @@ impl ModelSpec {
         Ok(self.blueprint()?.shape)
     }
 
+    /// The names of its stages, whether or not shapes fit.
+    #[must_use]
+    pub fn stage_names(&self) -> Vec<String> {
+        let stages = stages(&self.layers).into_iter();
+        stages.map(|stage| stage.name).collect()
+    }
+
     /// Like [`infer`](Self::infer), with what builds the model.
     ///
     /// # Errors

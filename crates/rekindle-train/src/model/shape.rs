@@ -47,12 +47,6 @@ impl ModelShape {
     pub fn param_count(&self) -> u64 {
         LayerShape::param_sum(&self.layers)
     }
-
-    /// The names of the stages.
-    #[must_use]
-    pub fn stage_names(&self) -> Vec<String> {
-        self.stages.iter().map(|stage| stage.name.clone()).collect()
-    }
 }
 
 impl LayerShape {

@@ -47,7 +47,7 @@ impl Built {
     }
 
     /// The batch for measuring: the rank's first part of the run's first batch.
-    pub(super) fn first_part(
+    pub(crate) fn first_part(
         &self,
         job: &Job<'_>,
         device: &Device,

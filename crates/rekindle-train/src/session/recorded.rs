@@ -94,7 +94,7 @@ impl Built {
             step,
             largest: LargestNeeds::default(),
             param_count: self.shape.param_count(),
-            stages: self.shape.stage_names(),
+            stages: job.model.stage_names(),
             _held: None,
         })
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use burn_ir::OperationIr;
-use rekindle_plan::{Bytes, graph::GraphPlanError};
+use rekindle_plan::{Bytes, graph::GraphPlanError, held_at};
 use thiserror::Error;
 
 use super::{operation::name_of, update::Update};
@@ -118,7 +118,7 @@ pub enum RecordError {
     #[error(transparent)]
     Meter(#[from] NotInstalled),
     /// No plan fits.
-    #[error("no plan fits {budget}: the smallest workable budget is {smallest}{}", at(floor.as_deref()))]
+    #[error("no plan fits {budget}: the smallest workable budget is {smallest}{}", held_at(floor.as_deref()))]
     Infeasible {
         /// The requested value.
         budget: Bytes,
@@ -273,11 +273,6 @@ impl RecordError {
             Self::Panicked { after, panic }
         }
     }
-}
-
-/// Where a refused step has its smallest peak.
-fn at(floor: Option<&str>) -> String {
-    floor.map_or_else(String::new, |floor| format!(". It is held {floor}"))
 }
 
 /// Where a step stopped that has recorded these operations.
