@@ -46,7 +46,7 @@ impl StepRanks {
             "parameters and synchronised operations of the steps",
             &parameters_of(recording),
         )?;
-        same_steps(&*reducer, &planned.measured.shapes, recording.fingerprint)?;
+        same_steps(&*reducer, &planned.measured.shapes, recording.fingerprint())?;
         let own = planned.timetables.iter().flat_map(|[own, _]| &own.order);
         let own: Vec<u8> = own
             .flat_map(|&place| (place as u64).to_le_bytes())

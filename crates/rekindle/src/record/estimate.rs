@@ -200,7 +200,7 @@ impl Estimate {
                 beside_buffers_bytes: Bytes::ZERO,
                 link: None,
                 autodiff_s: Seconds(0.0),
-                recording: recording.fingerprint,
+                recording: recording.fingerprint(),
             },
         })
     }

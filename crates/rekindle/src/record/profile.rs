@@ -43,7 +43,7 @@ impl StepProfile {
             beside_buffers_bytes: planned.beside,
             link: planned.numbers.offload.map(|offload| offload.link),
             autodiff_s,
-            recording: planned.measured.recording.fingerprint,
+            recording: planned.measured.recording.fingerprint(),
         }
     }
 

@@ -67,7 +67,7 @@ impl StagedPlan {
             chain: named(graph, recording, &stages),
             beside_buffers: planned.beside,
             order: Some(Order {
-                recording: recording.fingerprint,
+                recording: recording.fingerprint(),
                 operations: program.operations().to_vec(),
                 offloaded: planned.prepared.offloaded.clone(),
             }),

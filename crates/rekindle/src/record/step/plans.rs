@@ -210,8 +210,7 @@ where
             let recorded = Recording::new(taken, self.update());
             begun = begun.max(peak());
             let same = |plan: &Rc<PlannedRecording<_>>| {
-                is_of(plan, &places)
-                    && plan.measured.recording.fingerprint == recorded.0.fingerprint
+                is_of(plan, &places) && plan.measured.recording.same_as(&recorded.0)
             };
             if let Some(place) = state.plans.iter().position(same) {
                 auxiliary_now = Some(recorded.1);
