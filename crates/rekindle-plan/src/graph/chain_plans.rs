@@ -51,9 +51,9 @@ pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, GraphPl
     }
     let planner = over_chain(chain, request.planner);
     all.add(planner, request.budget)?;
-    let best = all
-        .best(budget)
-        .ok_or(PlanError::Chain(ChainError::NoStages))?;
+    // Every planner has a schedule for a chain with stages.
+    let none = || PlanError::Chain(ChainError("the chain has no stages".to_owned()));
+    let best = all.best(budget).ok_or_else(none)?;
     let plan = fitting(all.plan(planner, best)?, budget);
     plan.map_err(|leanest| GraphPlanError::Infeasible {
         planner: request.planner,
