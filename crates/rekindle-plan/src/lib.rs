@@ -54,8 +54,8 @@ pub use action::{Action, StageId};
 pub use bytes::Bytes;
 pub use chain::{Chain, ChainError, LossCost, OptimizerCost, Stage};
 pub use graph::{
-    Graph, GraphPlan, GraphPlanError, Operation, OperationId, Parts, Program, ProgramError,
-    Simulated, Tensor, TensorId, chain_frontier, plan_chain, plan_graph,
+    Graph, GraphPlan, GraphPlanError, Operation, OperationId, Parts, Program, Simulated, Tensor,
+    TensorId, chain_frontier, plan_chain, plan_graph,
 };
 pub use planner::{PlanError, held_at};
 pub use request::{Planner, PlannerParseError, Request};

@@ -1,7 +1,6 @@
 //! Errors of planning a graph.
 
 use super::plan::GraphPlan;
-use super::program::ProgramError;
 use super::validate::GraphError;
 use crate::bytes::Bytes;
 use crate::planner::PlanError;
@@ -31,13 +30,10 @@ pub enum GraphPlanError {
         /// The limit.
         host: Bytes,
     },
-    /// The graph is invalid.
+    /// The graph or the program is invalid; a planner's own program only by a bug.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The planners for chains reject the request or the sizes.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The program is invalid: a bug in a planner.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
 }

@@ -45,8 +45,8 @@ impl GraphPlan {
         operations: Vec<OperationId>,
         offloaded: Vec<TensorId>,
     ) -> Result<GraphPlan, GraphPlanError> {
+        graph.validate()?;
         let linked = graph.linked(&offloaded, link)?;
-        linked.validate()?;
         let program = Program::new(&linked, operations)?;
         let found = Found::of(&linked, &program);
         if let Some(link) = link

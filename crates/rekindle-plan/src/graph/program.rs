@@ -12,7 +12,7 @@
 use serde::Serialize;
 
 use super::updates::{Replaced, settled};
-use super::{Graph, OperationId, TensorId};
+use super::{Graph, GraphError, OperationId, TensorId};
 
 /// A list of operations of a graph that finds everything it reads and leaves every output.
 ///
@@ -21,70 +21,11 @@ use super::{Graph, OperationId, TensorId};
 #[serde(transparent)]
 pub struct Program {
     operations: Vec<OperationId>,
-    /// `freed[ends[k - 1]..ends[k]]` is what dies at step k.
+    /// `freed[ends[k + 1]..ends[k]]` is what dies at step k: that of the last step comes first.
     #[serde(skip)]
     freed: Vec<TensorId>,
     #[serde(skip)]
     ends: Vec<usize>,
-}
-
-/// The error of a list of operations that is not a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProgramError {
-    /// An operation number that does not exist.
-    #[error("step {step} runs operation {operation}, but there are {operations} operations")]
-    UnknownOperation {
-        /// The place in the list, from 0.
-        step: usize,
-        /// The number.
-        operation: OperationId,
-        /// The number of operations.
-        operations: usize,
-    },
-    /// A tensor number that does not exist.
-    #[error("operation {operation} names tensor {tensor}, which the graph does not have")]
-    UnknownTensor {
-        /// The operation.
-        operation: OperationId,
-        /// The number.
-        tensor: TensorId,
-    },
-    /// It reads a tensor that does not exist at this point.
-    #[error(
-        "step {step} (operation {operation}) reads tensor {tensor}, which no earlier step makes"
-    )]
-    InputMissing {
-        /// The place in the list, from 0.
-        step: usize,
-        /// The operation.
-        operation: OperationId,
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// It repeats an operation that is not repeatable.
-    #[error("step {step} runs operation {operation} again, which is not repeatable")]
-    Repeated {
-        /// The place in the list, from 0.
-        step: usize,
-        /// The operation.
-        operation: OperationId,
-    },
-    /// It reads a tensor whose value was replaced.
-    #[error("step {step} (operation {operation}) reads tensor {tensor}, which was updated before")]
-    ReadAfterUpdate {
-        /// The place in the list, from 0.
-        step: usize,
-        /// The operation.
-        operation: OperationId,
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// An output is never made.
-    #[error("no step makes the output tensor {tensor}")]
-    OutputMissing {
-        /// The tensor.
-        tensor: TensorId,
-    },
 }
 
 impl Program {
@@ -92,53 +33,45 @@ impl Program {
     ///
     /// # Errors
     /// The first step that breaks a rule, or an output that is never made.
-    pub fn new(graph: &Graph, operations: Vec<OperationId>) -> Result<Program, ProgramError> {
+    pub fn new(graph: &Graph, operations: Vec<OperationId>) -> Result<Program, GraphError> {
         let mut there: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.given).collect();
         let mut ran = vec![false; graph.operations.len()];
         let mut replaced = Replaced::new(graph);
         for (step, &id) in operations.iter().enumerate() {
-            let operation =
-                graph
-                    .operations
-                    .get(id.index())
-                    .ok_or(ProgramError::UnknownOperation {
-                        step,
-                        operation: id,
-                        operations: graph.operations.len(),
-                    })?;
+            let Some(operation) = graph.operations.get(id.index()) else {
+                let operations = graph.operations.len();
+                return Err(GraphError(format!(
+                    "step {step} runs operation {id}, but there are {operations} operations"
+                )));
+            };
             let mut named = operation.inputs.iter().chain(&operation.outputs);
-            if let Some(&tensor) = named.find(|t| t.index() >= there.len()) {
-                return Err(ProgramError::UnknownTensor {
-                    operation: id,
-                    tensor,
-                });
+            if let Some(tensor) = named.find(|t| t.index() >= there.len()) {
+                return Err(GraphError(format!(
+                    "operation {id} names tensor {tensor}, which the graph does not have"
+                )));
             }
-            if let Some(&tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
-                return Err(ProgramError::InputMissing {
-                    step,
-                    operation: id,
-                    tensor,
-                });
+            if let Some(tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
+                return Err(GraphError(format!(
+                    "step {step} (operation {id}) reads tensor {tensor}, which no earlier step makes"
+                )));
             }
             if let Some(tensor) = replaced.read(operation) {
-                return Err(ProgramError::ReadAfterUpdate {
-                    step,
-                    operation: id,
-                    tensor,
-                });
+                return Err(GraphError(format!(
+                    "step {step} (operation {id}) reads tensor {tensor}, which was updated before"
+                )));
             }
             if std::mem::replace(&mut ran[id.index()], true) && !operation.repeatable {
-                return Err(ProgramError::Repeated {
-                    step,
-                    operation: id,
-                });
+                return Err(GraphError(format!(
+                    "step {step} runs operation {id} again, which is not repeatable"
+                )));
             }
             for output in &operation.outputs {
                 there[output.index()] = true;
             }
         }
         if let Some(tensor) = graph.outputs().find(|t| !there[t.index()]) {
-            return Err(ProgramError::OutputMissing { tensor });
+            let said = format!("no step makes the output tensor {tensor}");
+            return Err(GraphError(said));
         }
         Ok(Program::with_frees(graph, operations))
     }
@@ -148,7 +81,7 @@ impl Program {
     ///
     /// # Errors
     /// The graph's order is invalid; [`Graph::validate`] gives details.
-    pub fn recorded(graph: &Graph) -> Result<Program, ProgramError> {
+    pub fn recorded(graph: &Graph) -> Result<Program, GraphError> {
         Program::settled(graph, graph.computing().collect())
     }
 
@@ -159,7 +92,7 @@ impl Program {
     pub(crate) fn settled(
         graph: &Graph,
         operations: Vec<OperationId>,
-    ) -> Result<Program, ProgramError> {
+    ) -> Result<Program, GraphError> {
         Program::new(graph, settled(graph, operations))
     }
 
@@ -184,7 +117,7 @@ impl Program {
     /// # Panics
     /// If there is no such step.
     pub fn frees(&self, step: usize) -> &[TensorId] {
-        let start = if step == 0 { 0 } else { self.ends[step - 1] };
+        let start = self.ends.get(step + 1).copied().unwrap_or(0);
         &self.freed[start..self.ends[step]]
     }
 
@@ -222,7 +155,7 @@ impl Program {
         for &id in operations.iter().rev() {
             let operation = graph.operation(id);
             let start = freed.len();
-            for &tensor in operation.inputs.iter().chain(&operation.outputs).rev() {
+            for &tensor in operation.inputs.iter().chain(&operation.outputs) {
                 if !wanted[tensor.index()] && !freed[start..].contains(&tensor) {
                     freed.push(tensor);
                 }
@@ -235,15 +168,7 @@ impl Program {
             }
             ends.push(freed.len());
         }
-        // Both lists were filled from the last step on.
-        freed.reverse();
-        let total = freed.len();
-        let mut starts: Vec<usize> = ends.iter().map(|end| total - end).collect();
-        starts.reverse();
-        let mut ends: Vec<usize> = starts.into_iter().skip(1).collect();
-        if !operations.is_empty() {
-            ends.push(total);
-        }
+        ends.reverse();
         Program {
             operations,
             freed,

@@ -14,7 +14,7 @@ use super::found::Found;
 use super::index::Index;
 use super::plan::{GraphPlan, finish};
 use super::stages::{Crossing, Stages};
-use super::{Graph, ProgramError, simulate};
+use super::{Graph, GraphError, simulate};
 use crate::bytes::Bytes;
 use crate::planner::{Recipe, schedules};
 use crate::request::Planner;
@@ -121,11 +121,7 @@ impl<'a> AllStaged<'a> {
     }
 
     /// The plan of one of them.
-    pub(crate) fn plan(
-        &self,
-        planner: Planner,
-        staged: &Staged,
-    ) -> Result<GraphPlan, ProgramError> {
+    pub(crate) fn plan(&self, planner: Planner, staged: &Staged) -> Result<GraphPlan, GraphError> {
         let stages = self.stages[staged.stages].chain().stages.len();
         let schedule = staged.recipe.schedule(stages).into_owned();
         Ok(finish(planner, self.program(staged)?, Some(schedule)))
@@ -135,11 +131,11 @@ impl<'a> AllStaged<'a> {
     ///
     /// # Errors
     /// None for one of these programs: it was built before.
-    pub(crate) fn program(&self, staged: &Staged) -> Result<Found, ProgramError> {
+    pub(crate) fn program(&self, staged: &Staged) -> Result<Found, GraphError> {
         self.found(staged.stages, &staged.recipe)
     }
 
-    fn found(&self, stages: usize, recipe: &Recipe) -> Result<Found, ProgramError> {
+    fn found(&self, stages: usize, recipe: &Recipe) -> Result<Found, GraphError> {
         let stages = &self.stages[stages];
         let schedule = recipe.schedule(stages.chain().stages.len());
         let program = stages.program(self.graph, &schedule)?;

@@ -28,7 +28,7 @@ mod of_chain;
 
 use std::ops::Range;
 
-use super::{Graph, OperationId, Program, ProgramError};
+use super::{Graph, GraphError, OperationId, Program};
 use crate::action::{Action, StageId};
 use crate::chain::Chain;
 use crate::schedule::Schedule;
@@ -83,7 +83,7 @@ impl Stages {
     ///
     /// # Panics
     /// If the graph is not the one that was cut, or an action names a stage that it does not have.
-    pub fn program(&self, graph: &Graph, schedule: &Schedule) -> Result<Program, ProgramError> {
+    pub fn program(&self, graph: &Graph, schedule: &Schedule) -> Result<Program, GraphError> {
         let loss = StageId(self.chain.stages.len());
         let mut ran = vec![false; graph.operations.len()];
         let mut operations = Vec::new();
