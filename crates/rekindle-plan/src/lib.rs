@@ -11,7 +11,7 @@
 //! | [`bytes`], [`seconds`] | the two units, [`Bytes`] and [`Seconds`] |
 //! | [`graph`] | [`Graph`] and [`Program`]; their simulator; [`plan_graph`] and [`plan_chain`], from a step and a request to a plan |
 //! | [`chain`] | [`Chain`]: the costs of each stage; its JSON file format |
-//! | [`action`], [`schedule`] | [`Action`]: one action of a step over stages; [`Schedule`]: a list of them, and its text form |
+//! | [`action`], [`schedule`] | [`Action`]: one action of a step over stages; lists of them, and their text form |
 //! | `planner` | the planners for chains, one file each: from a chain to schedules |
 //! | `request` | [`Request`] and [`Planner`]: what to plan for |
 //!
@@ -59,5 +59,4 @@ pub use graph::{
 };
 pub use planner::{PlanError, held_at};
 pub use request::{Planner, PlannerParseError, Request};
-pub use schedule::Schedule;
 pub use seconds::Seconds;

@@ -8,11 +8,11 @@ use super::ladder::Ladder;
 use super::link::{self, Link};
 use super::staged::AllStaged;
 use super::{Graph, OperationId, Program, Simulated, TensorId};
-use crate::action::StageId;
+use crate::action::{Action, StageId};
 use crate::bytes::Bytes;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
-use crate::schedule::Schedule;
+use crate::schedule;
 
 /// A program with its cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +24,7 @@ pub struct GraphPlan {
     /// The requested planner; for `auto`, the planner that was chosen.
     pub planner: Planner,
     /// The schedule over stages that the program was made from, if there is one.
-    pub schedule: Option<Schedule>,
+    pub schedule: Option<Vec<Action>>,
     /// The offloaded tensors. The program belongs to the graph [with transfers](Graph::with_transfers) of these.
     pub offloaded: Vec<TensorId>,
 }
@@ -32,7 +32,7 @@ pub struct GraphPlan {
 impl GraphPlan {
     /// First and last stage of each segment that is recomputed as a whole, if the program was made so.
     pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
-        self.schedule.as_ref()?.segments()
+        schedule::segments(self.schedule.as_ref()?)
     }
 
     /// The plan that runs these operations of the graph [with transfers](Graph::with_transfers) of `offloaded`.
@@ -249,7 +249,7 @@ pub(super) fn fitting(plan: GraphPlan, budget: Bytes) -> Planned {
     }
 }
 
-pub(super) fn finish(planner: Planner, found: Found, schedule: Option<Schedule>) -> GraphPlan {
+pub(super) fn finish(planner: Planner, found: Found, schedule: Option<Vec<Action>>) -> GraphPlan {
     GraphPlan {
         program: found.program,
         simulated: found.simulated,

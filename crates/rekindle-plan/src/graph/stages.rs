@@ -31,7 +31,6 @@ use std::ops::Range;
 use super::{Graph, GraphError, OperationId, Program};
 use crate::action::{Action, StageId};
 use crate::chain::Chain;
-use crate::schedule::Schedule;
 
 /// How to count a storage that crosses more than one border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +74,7 @@ impl Stages {
         ids(self.backward[stage.0].clone())
     }
 
-    /// The operations of a schedule's actions, without those whose results are unused: an untracked forward leaves out
+    /// The operations of a [schedule](crate::schedule), without those whose results are unused: an untracked forward leaves out
     /// operations that only the backward pass needs.
     ///
     /// # Errors
@@ -83,7 +82,7 @@ impl Stages {
     ///
     /// # Panics
     /// If the graph is not the one that was cut, or an action names a stage that it does not have.
-    pub fn program(&self, graph: &Graph, schedule: &Schedule) -> Result<Program, GraphError> {
+    pub fn program(&self, graph: &Graph, schedule: &[Action]) -> Result<Program, GraphError> {
         let loss = StageId(self.chain.stages.len());
         let mut ran = vec![false; graph.operations.len()];
         let mut operations = Vec::new();
@@ -94,7 +93,7 @@ impl Stages {
                 }
             }
         };
-        for &action in schedule.actions() {
+        for &action in schedule {
             match action {
                 Action::Forward(stage) => run(&self.forward[stage.0]),
                 Action::Loss => {

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::persistent::{Choice, emit};
 use super::terms::Terms;
 use super::windows::Windows;
-use crate::schedule::Schedule;
+use crate::action::Action;
 
 /// P of every window, each less its G(t).
 pub(super) struct SmallestPeaks {
@@ -50,7 +50,7 @@ impl SmallestPeaks {
     }
 
     /// A schedule with the smallest peak.
-    pub(super) fn schedule(&self, terms: &Terms) -> Schedule {
+    pub(super) fn schedule(&self, terms: &Terms) -> Vec<Action> {
         emit(terms.loss(), (), |s, t, ()| self.best(terms, s, t).1)
     }
 

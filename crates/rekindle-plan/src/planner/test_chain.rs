@@ -1,14 +1,14 @@
 //! A chain of random costs for tests, and what its schedules take.
 
+use crate::action::Action;
 use crate::bytes::Bytes;
 use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
 use crate::graph::{Simulated, Stages, simulate};
-use crate::schedule::Schedule;
 use crate::seconds::Seconds;
 
 /// What a schedule takes on the graph of its chain.
 #[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-pub(crate) fn simulated(chain: &Chain, schedule: &Schedule) -> Simulated {
+pub(crate) fn simulated(chain: &Chain, schedule: &[Action]) -> Simulated {
     let (graph, stages) = Stages::of_chain(chain);
     simulate(&graph, &stages.program(&graph, schedule).unwrap())
 }

@@ -30,7 +30,7 @@ use rayon::prelude::*;
 use super::super::persistent::{Choice, emit};
 use super::super::terms::Terms;
 use super::super::windows::Windows;
-use crate::schedule::Schedule;
+use crate::action::Action;
 
 /// A step of C(s,t,.): a schedule of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -178,7 +178,7 @@ impl<'a> Table<'a> {
     }
 
     /// The schedule of a step.
-    pub(super) fn schedule(&self, step: Stair) -> Schedule {
+    pub(super) fn schedule(&self, step: Stair) -> Vec<Action> {
         emit(self.terms.loss(), step.need, |s, t, &need| {
             self.choice(s, t, need)
         })
