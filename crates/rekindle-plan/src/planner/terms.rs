@@ -13,7 +13,6 @@
 use crate::chain::{Chain, Stage};
 
 /// One stage, or the loss.
-#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Node {
     /// x_{i+1}; 0 for the loss.
     pub(crate) output: u64,
@@ -23,7 +22,7 @@ pub(crate) struct Node {
     pub(crate) grad: u64,
     /// X.
     pub(crate) saved: u64,
-    /// F, or more: see [`tracked_temp`].
+    /// F, at least so that X + F is no less than x + f.
     pub(crate) tracked_temp: u64,
     /// b.
     pub(crate) backward_temp: u64,
@@ -33,11 +32,35 @@ pub(crate) struct Node {
     pub(crate) seconds: f64,
 }
 
-/// F, at least so that X + F is no less than x + f: a tracked forward makes its output first, as an untracked one does.
-fn tracked_temp(stage: &Stage) -> u64 {
-    let output_first = stage.output_bytes + stage.forward_temp_bytes;
-    let output_first = output_first - stage.saved_bytes;
-    stage.tracked_temp_bytes.max(output_first).0
+impl Node {
+    fn new(stage: &Stage) -> Node {
+        // A tracked forward makes its output first, as an untracked one does.
+        let output_first = stage.output_bytes + stage.forward_temp_bytes - stage.saved_bytes;
+        Node {
+            output: stage.output_bytes.0,
+            forward_temp: stage.forward_temp_bytes.0,
+            grad: stage.grad_bytes.0,
+            saved: stage.saved_bytes.0,
+            tracked_temp: stage.tracked_temp_bytes.max(output_first).0,
+            backward_temp: stage.backward_temp_bytes.0,
+            forward: stage.forward_s.0,
+            seconds: stage.forward_s.0 + stage.backward_s.0,
+        }
+    }
+
+    /// Equal for equal stages.
+    pub(crate) fn bits(&self) -> [u64; 8] {
+        [
+            self.output,
+            self.forward_temp,
+            self.grad,
+            self.saved,
+            self.tracked_temp,
+            self.backward_temp,
+            self.forward.to_bits(),
+            self.seconds.to_bits(),
+        ]
+    }
 }
 
 /// A chain in the form of the recurrences.
@@ -55,30 +78,14 @@ pub(crate) struct Terms {
 impl Terms {
     pub(crate) fn new(chain: &Chain) -> Terms {
         let stages = chain.stages.len();
-        let mut nodes: Vec<Node> = chain
-            .stages
-            .iter()
-            .map(|stage| Node {
-                output: stage.output_bytes.0,
-                forward_temp: stage.forward_temp_bytes.0,
-                grad: stage.grad_bytes.0,
-                saved: stage.saved_bytes.0,
-                tracked_temp: tracked_temp(stage),
-                backward_temp: stage.backward_temp_bytes.0,
-                forward: stage.forward_s.0,
-                seconds: stage.forward_s.0 + stage.backward_s.0,
-            })
-            .collect();
-        nodes.push(Node {
-            output: 0,
-            forward_temp: chain.loss.forward_temp_bytes.0,
-            grad: 0,
-            saved: 0,
-            tracked_temp: chain.loss.forward_temp_bytes.0,
-            backward_temp: chain.loss.backward_temp_bytes.0,
-            forward: chain.loss.forward_s.0,
-            seconds: chain.loss.forward_s.0 + chain.loss.backward_s.0,
-        });
+        let loss = Stage {
+            forward_s: chain.loss.forward_s,
+            backward_s: chain.loss.backward_s,
+            forward_temp_bytes: chain.loss.forward_temp_bytes,
+            backward_temp_bytes: chain.loss.backward_temp_bytes,
+            ..Stage::default()
+        };
+        let nodes: Vec<Node> = chain.stages.iter().chain([&loss]).map(Node::new).collect();
         let mut x: Vec<u64> = (0..=stages).map(|i| chain.activation_bytes(i).0).collect();
         let mut y: Vec<u64> = (0..=stages).map(|i| chain.gradient_bytes(i).0).collect();
         x.push(0);
