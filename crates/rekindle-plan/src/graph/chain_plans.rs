@@ -54,12 +54,7 @@ pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, GraphPl
     // Every planner has a schedule for a chain with stages.
     let none = || PlanError::Chain(ChainError("the chain has no stages".to_owned()));
     let best = all.best(budget).ok_or_else(none)?;
-    let plan = fitting(all.plan(planner, best)?, budget);
-    plan.map_err(|leanest| GraphPlanError::Infeasible {
-        planner: request.planner,
-        budget,
-        leanest,
-    })
+    fitting(all.plan(planner, best)?, request)
 }
 
 /// The memory/time frontier of a planner for a chain, from the smallest peak to the largest: each larger plan is strictly
