@@ -30,16 +30,6 @@ pub enum Action {
     Optimize,
 }
 
-impl Action {
-    /// The action's stage; `None` for the loss and the optimizer.
-    pub fn stage(self) -> Option<StageId> {
-        match self {
-            Action::Forward(stage) | Action::Backward(stage) => Some(stage),
-            Action::Loss | Action::Optimize => None,
-        }
-    }
-}
-
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

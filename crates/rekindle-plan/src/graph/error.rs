@@ -22,15 +22,7 @@ pub enum GraphPlanError {
         /// The plan with the smallest peak that the planner found.
         leanest: Box<GraphPlan>,
     },
-    /// The program exceeds the limit on host bytes.
-    #[error("the plan holds {takes} in host memory, where it may hold {host}")]
-    Host {
-        /// Bytes that it holds on the host.
-        takes: Bytes,
-        /// The limit.
-        host: Bytes,
-    },
-    /// The graph or the program is invalid; a planner's own program only by a bug.
+    /// The graph or the program is invalid, or the program exceeds the limit on host bytes; a planner's own only by a bug.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The planners for chains reject the request or the sizes.

@@ -7,7 +7,7 @@ use super::index::Index;
 use super::ladder::Ladder;
 use super::link::{self, Link};
 use super::staged::AllStaged;
-use super::{Graph, OperationId, Program, Simulated, TensorId};
+use super::{Graph, GraphError, OperationId, Program, Simulated, TensorId};
 use crate::action::{Action, StageId};
 use crate::bytes::Bytes;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
@@ -52,10 +52,10 @@ impl GraphPlan {
         if let Some(link) = link
             && found.simulated.host_peak > link.host_bytes
         {
-            return Err(GraphPlanError::Host {
-                takes: found.simulated.host_peak,
-                host: link.host_bytes,
-            });
+            let (takes, host) = (found.simulated.host_peak, link.host_bytes);
+            return Err(GraphPlanError::Graph(GraphError(format!(
+                "the plan holds {takes} in host memory, where it may hold {host}"
+            ))));
         }
         Ok(GraphPlan {
             offloaded,

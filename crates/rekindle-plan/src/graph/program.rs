@@ -9,22 +9,15 @@
 //! The result of an operation with no output in W is unused; [`Program::without_dead_runs`] removes such runs in the
 //! same pass. Cost: O(operations and their tensors).
 
-use serde::Serialize;
-
-use super::updates::{Replaced, settled};
+use super::updates::settled;
 use super::{Graph, GraphError, OperationId, TensorId};
 
 /// A list of operations of a graph that finds everything it reads and leaves every output.
-///
-/// serde writes the list; reading one back needs the graph, so goes through [`Program::new`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     operations: Vec<OperationId>,
     /// `freed[ends[k + 1]..ends[k]]` is what dies at step k: that of the last step comes first.
-    #[serde(skip)]
     freed: Vec<TensorId>,
-    #[serde(skip)]
     ends: Vec<usize>,
 }
 
@@ -36,7 +29,12 @@ impl Program {
     pub fn new(graph: &Graph, operations: Vec<OperationId>) -> Result<Program, GraphError> {
         let mut there: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.given).collect();
         let mut ran = vec![false; graph.operations.len()];
-        let mut replaced = Replaced::new(graph);
+        // A view of a replaced tensor is replaced with it; without updates nothing is.
+        let roots = match graph.updates().is_empty() {
+            true => Vec::new(),
+            false => graph.roots(),
+        };
+        let mut replaced = vec![false; roots.len()];
         for (step, &id) in operations.iter().enumerate() {
             let Some(operation) = graph.operations.get(id.index()) else {
                 let operations = graph.operations.len();
@@ -55,7 +53,11 @@ impl Program {
                     "step {step} (operation {id}) reads tensor {tensor}, which no earlier step makes"
                 )));
             }
-            if let Some(tensor) = replaced.read(operation) {
+            let updated = |tensor: &&TensorId| {
+                let root = roots.get(tensor.index());
+                root.is_some_and(|root| replaced[root.index()])
+            };
+            if let Some(tensor) = operation.inputs.iter().find(updated) {
                 return Err(GraphError(format!(
                     "step {step} (operation {id}) reads tensor {tensor}, which was updated before"
                 )));
@@ -67,6 +69,11 @@ impl Program {
             }
             for output in &operation.outputs {
                 there[output.index()] = true;
+            }
+            if let Some(tensor) = operation.updates
+                && !replaced.is_empty()
+            {
+                replaced[tensor.index()] = true;
             }
         }
         if let Some(tensor) = graph.outputs().find(|t| !there[t.index()]) {

@@ -5,7 +5,7 @@
 //! view of a parameter counts as the parameter: an update while a view is live would need a second storage. Cost:
 //! O(operations and their tensors).
 
-use super::{Graph, Operation, OperationId, TensorId};
+use super::{Graph, OperationId, TensorId};
 
 /// The operations, with each update moved after the last step that makes its inputs and the last step that reads the
 /// value it replaces. An update that is moved to a later point reads the inputs made for it before.
@@ -52,38 +52,4 @@ pub(super) fn settled(graph: &Graph, operations: Vec<OperationId>) -> Vec<Operat
         up_to(Some(step), &mut settled);
     }
     settled
-}
-
-/// The tensors that updates have replaced so far.
-pub(super) struct Replaced {
-    roots: Vec<TensorId>,
-    /// Empty if the graph has no updates.
-    replaced: Vec<bool>,
-}
-
-impl Replaced {
-    pub(super) fn new(graph: &Graph) -> Replaced {
-        let updates = !graph.updates().is_empty();
-        let (roots, tensors) = match updates {
-            true => (graph.roots(), graph.tensors.len()),
-            false => (Vec::new(), 0),
-        };
-        Replaced {
-            roots,
-            replaced: vec![false; tensors],
-        }
-    }
-
-    /// Processes the next operation of a program. Returns a tensor that it reads after its replacement, if any.
-    pub(super) fn read(&mut self, operation: &Operation) -> Option<TensorId> {
-        if self.replaced.is_empty() {
-            return None;
-        }
-        let replaced = |input: &&TensorId| self.replaced[self.roots[input.index()].index()];
-        let read = operation.inputs.iter().find(replaced).copied();
-        if let Some(tensor) = operation.updates {
-            self.replaced[tensor.index()] = true;
-        }
-        read
-    }
 }
