@@ -82,7 +82,7 @@ pub(crate) fn schedules(
     match planner {
         Planner::None => Ok(vec![Recipe::WHOLE]),
         Planner::Segments(Some(segments)) if segments == 0 || segments > stages.max(1) => {
-            Err(PlanError::Segments { segments, stages })
+            Err(PlanError::segments(segments, stages))
         }
         Planner::Segments(Some(segments)) => Ok(vec![Recipe::Segments(segments)]),
         Planner::Segments(None) => {
@@ -101,12 +101,11 @@ pub(crate) fn schedules(
 
 /// Fails for a chain that is too long to search.
 fn check_length(planner: Planner, stages: usize, most: usize) -> Result<(), PlanError> {
-    if stages > most {
-        return Err(PlanError::TooManyStages {
-            planner,
-            stages,
-            most,
-        });
+    if stages <= most {
+        return Ok(());
     }
-    Ok(())
+    Err(PlanError::Request(format!(
+        "the {planner} planner takes at most {most} stages here, and the chain has {stages}: merge neighbouring stages, or \
+         give a number of segments"
+    )))
 }

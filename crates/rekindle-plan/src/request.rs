@@ -38,12 +38,14 @@ impl Planner {
     /// The planner that is asked for by name, by a number of segments, or by both; [`Planner::Auto`] by neither.
     ///
     /// # Errors
-    /// [`PlanError::SegmentsUnused`] if the named planner takes no number of segments.
+    /// The named planner takes no number of segments.
     pub fn asked(named: Option<Planner>, segments: Option<usize>) -> Result<Planner, PlanError> {
         match (named, segments) {
             (named, None) => Ok(named.unwrap_or_default()),
             (None | Some(Planner::Segments(_)), segments) => Ok(Planner::Segments(segments)),
-            (Some(planner), Some(_)) => Err(PlanError::SegmentsUnused { planner }),
+            (Some(planner), Some(_)) => Err(PlanError::Request(format!(
+                "the {planner} planner takes no number of segments: leave one of them out"
+            ))),
         }
     }
 

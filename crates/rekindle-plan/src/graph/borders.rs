@@ -39,8 +39,6 @@ pub struct Border {
     pub operations: usize,
     /// The base tensors of the storages live there.
     pub live: Vec<TensorId>,
-    /// The bytes of these storages.
-    pub bytes: Bytes,
 }
 
 /// The borders of a valid graph, first to last. There may be none.
@@ -87,8 +85,7 @@ fn marked(graph: &Graph, forward: usize) -> Vec<usize> {
 }
 
 /// The live storages at each point of the forward pass; point p is before operation p.
-struct Points<'a> {
-    graph: &'a Graph,
+struct Points {
     /// Number of live storages.
     counts: Vec<usize>,
     /// Their bytes.
@@ -99,8 +96,8 @@ struct Points<'a> {
     spans: Vec<(TensorId, Range<usize>)>,
 }
 
-impl<'a> Points<'a> {
-    fn new(graph: &'a Graph, index: &Index, forward: usize) -> Points<'a> {
+impl Points {
+    fn new(graph: &Graph, index: &Index, forward: usize) -> Points {
         let cheap = cheap(graph, forward);
         let operations = &graph.operations[..forward];
         let mut last_read = vec![0; graph.tensors.len()];
@@ -133,7 +130,6 @@ impl<'a> Points<'a> {
         });
         let (counts, bytes) = live.take(forward + 1).unzip();
         Points {
-            graph,
             counts,
             bytes,
             weights: weights(graph, forward),
@@ -189,12 +185,10 @@ impl<'a> Points<'a> {
                 crossed.push(*base);
             }
         }
-        let borders = places.iter().zip(live).map(|(&operations, live)| Border {
-            operations,
-            bytes: live.iter().map(|&t| self.graph.tensor(t).bytes).sum(),
-            live,
-        });
-        borders.collect()
+        let borders = places.iter().zip(live);
+        borders
+            .map(|(&operations, live)| Border { operations, live })
+            .collect()
     }
 }
 

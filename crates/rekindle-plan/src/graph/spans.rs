@@ -44,26 +44,19 @@ impl Stages {
     /// If the program was made for another graph than the one that was cut.
     pub fn spans(&self, graph: &Graph, program: &Program) -> Vec<Span> {
         let loss = self.chain().stages.len();
-        let mut places = vec![(loss, false); graph.operations.len()];
-        for stage in 0..=loss {
-            for id in self.forward(StageId(stage)) {
-                places[id.index()] = (stage, false);
-            }
-            for id in self.backward(StageId(stage)) {
-                places[id.index()] = (stage, true);
-            }
-        }
+        let stage_of = self.stage_of(graph);
         let recorded = graph.recorded_operations();
         let mut ran = vec![false; graph.operations.len()];
         let mut after_loss = false;
         let mut spans: Vec<Span> = Vec::new();
         let mut current = (SpanPass::Forward, StageId(0));
         for (step, id) in program.operations().iter().enumerate() {
+            let operation = graph.operation(*id);
             if id.index() < recorded {
-                let (stage, backward) = places[id.index()];
+                let stage = stage_of[id.index()];
                 after_loss |= stage == loss;
                 let again = std::mem::replace(&mut ran[id.index()], true);
-                let pass = match (stage == loss, backward) {
+                let pass = match (stage == loss, operation.backward) {
                     (true, _) => SpanPass::Loss,
                     (_, true) => SpanPass::Backward,
                     _ if again || after_loss => SpanPass::Recompute,
@@ -72,7 +65,7 @@ impl Stages {
                 current = (pass, StageId(stage));
             }
             let (pass, stage) = current;
-            let transfer = graph.operation(*id).transfer;
+            let transfer = operation.transfer;
             match spans.last_mut() {
                 Some(last) if (last.pass, last.stage, last.transfer) == (pass, stage, transfer) => {
                     last.steps.end = step + 1;

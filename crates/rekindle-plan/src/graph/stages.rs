@@ -74,6 +74,11 @@ impl Stages {
         ids(self.backward[stage.0].clone())
     }
 
+    /// The stage of each operation, the loss last; 0 of updates and transfers.
+    pub(super) fn stage_of(&self, graph: &Graph) -> Vec<usize> {
+        stage_of(&self.forward, &self.backward, graph.operations.len())
+    }
+
     /// The operations of a [schedule](crate::schedule), without those whose results are unused: an untracked forward leaves out
     /// operations that only the backward pass needs.
     ///
@@ -108,6 +113,16 @@ impl Stages {
         operations.extend(ids(updates));
         Ok(Program::settled(graph, operations)?.without_dead_runs(graph))
     }
+}
+
+fn stage_of(forward: &[Range<usize>], backward: &[Range<usize>], operations: usize) -> Vec<usize> {
+    let mut stage_of = vec![0; operations];
+    for ranges in [forward, backward] {
+        for (stage, range) in ranges.iter().enumerate() {
+            stage_of[range.clone()].fill(stage);
+        }
+    }
+    stage_of
 }
 
 fn ids(range: Range<usize>) -> impl Iterator<Item = OperationId> {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::super::borders::{Border, forward_operations};
 use super::super::index::Index;
 use super::super::{Graph, OperationId, TensorId};
-use super::{Crossing, Stages};
+use super::{Crossing, Stages, stage_of};
 use crate::bytes::Bytes;
 use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
 use crate::seconds::Seconds;
@@ -96,7 +96,8 @@ impl<'a> Cut<'a> {
         for (place, operation) in operations.enumerate() {
             self.once[place] = !operation.repeatable || self.shrinks_draws(place);
         }
-        let stage_of = stage_of(&self.forward, &self.backward, self.graph.operations.len());
+        let operations = self.graph.operations.len();
+        let stage_of = stage_of(&self.forward, &self.backward, operations);
         let loss = self.forward.len() - 1;
         let mut crossed = vec![0; self.spans.len()];
         for base in self.live.iter().flatten() {
@@ -432,14 +433,4 @@ fn backward(
     }
     ranges.reverse();
     ranges
-}
-
-fn stage_of(forward: &[Range<usize>], backward: &[Range<usize>], operations: usize) -> Vec<usize> {
-    let mut stage_of = vec![0; operations];
-    for ranges in [forward, backward] {
-        for (stage, range) in ranges.iter().enumerate() {
-            stage_of[range.clone()].fill(stage);
-        }
-    }
-    stage_of
 }
