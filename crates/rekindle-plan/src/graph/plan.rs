@@ -88,7 +88,9 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPl
         Planner::None | Planner::Auto | Planner::Graph => {
             fitting(finish(Planner::None, planning.recorded, None), request)
         }
-        Planner::Segments(_) | Planner::Optimal => planning.staged(),
+        planner @ (Planner::Segments(_) | Planner::Optimal) => {
+            planning.all_staged(planner)?.best(planner, request)
+        }
     }
 }
 
@@ -113,16 +115,6 @@ impl<'a> Planning<'a> {
             budget: request.budget.unwrap_or(Bytes::MAX),
             index,
         })
-    }
-
-    fn staged(&self) -> Result<GraphPlan, GraphPlanError> {
-        let planner = self.request.planner;
-        let all = self.all_staged(planner)?;
-        let plan = match all.best(self.budget) {
-            Some(best) => all.plan(planner, best)?,
-            None => finish(planner, self.recorded.clone(), None),
-        };
-        fitting(plan, self.request)
     }
 
     fn all_staged(&self, planner: Planner) -> Result<AllStaged<'a>, GraphPlanError> {

@@ -12,12 +12,12 @@ use super::borders::Border;
 use super::error::GraphPlanError;
 use super::found::Found;
 use super::index::Index;
-use super::plan::{GraphPlan, finish};
+use super::plan::{GraphPlan, finish, fitting};
 use super::stages::{Crossing, Stages};
 use super::{Graph, GraphError, simulate};
 use crate::bytes::Bytes;
-use crate::planner::{Recipe, schedules};
-use crate::request::Planner;
+use crate::planner::{PlanError, Recipe, schedules};
+use crate::request::{Planner, Request};
 
 /// A schedule over stages, and the cost of its program.
 #[derive(Clone, Debug)]
@@ -115,9 +115,20 @@ impl<'a> AllStaged<'a> {
         useful
     }
 
-    /// The fastest one within a budget, or else the one with the smallest peak.
-    pub(crate) fn best(&self, budget: Bytes) -> Option<&Staged> {
-        self.fastest_within(budget).or(self.leanest())
+    /// The plan of the fastest one within the budget of a request.
+    ///
+    /// # Errors
+    /// None is within it: the error has the plan with the smallest peak.
+    pub(crate) fn best(
+        &self,
+        planner: Planner,
+        request: &Request,
+    ) -> Result<GraphPlan, GraphPlanError> {
+        let budget = request.budget.unwrap_or(Bytes::MAX);
+        let best = self.fastest_within(budget).or(self.leanest());
+        // Every planner has a schedule for stages, and there is one at least.
+        let none = || PlanError::Request("there are no stages to plan".to_owned());
+        fitting(self.plan(planner, best.ok_or_else(none)?)?, request)
     }
 
     /// The plan of one of them.
