@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
-use super::simulator::{Memory, Moment, Parts, simulate_watched};
+use super::simulator::{Memory, Moment, simulate_watched};
 use super::stages::Stages;
 use super::{Graph, Program, TensorId, Transfer};
 use crate::action::StageId;
@@ -88,15 +88,11 @@ impl Stages {
 /// If the program was made for another graph.
 pub fn held(graph: &Graph, program: &Program, spans: &[Span]) -> Vec<Moment> {
     let mut held: Vec<Moment> = Vec::with_capacity(spans.len());
-    let nothing = Moment {
-        at_peak: Parts::default(),
-        after: Parts::default(),
-    };
     simulate_watched(graph, program, |step, moment| {
-        while held.len() < spans.len() && spans[held.len()].steps.start <= step {
-            held.push(nothing);
-        }
-        if let Some(span) = held.last_mut() {
+        let next = spans.get(held.len());
+        if next.is_some_and(|span| span.steps.start == step) {
+            held.push(moment);
+        } else if let Some(span) = held.last_mut() {
             if moment.at_peak.total() > span.at_peak.total() {
                 span.at_peak = moment.at_peak;
             }

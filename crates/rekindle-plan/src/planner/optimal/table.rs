@@ -157,12 +157,9 @@ impl<'a> Table<'a> {
             rows: Vec::new(),
         };
         for (i, node) in terms.nodes.iter().enumerate() {
-            table
-                .forwards
-                .push(table.forwards[i] + table.rounded(node.forward));
-            table
-                .plain
-                .push(table.plain[i] + table.rounded(node.seconds));
+            let (forward, seconds) = (table.rounded(node.forward), table.rounded(node.seconds));
+            table.forwards.push(table.forwards[i] + forward);
+            table.plain.push(table.plain[i] + seconds);
         }
         for length in 0..windows.len() {
             let starts = windows.representatives(length).par_iter();
