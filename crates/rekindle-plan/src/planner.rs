@@ -20,8 +20,6 @@ mod optimal;
 mod persistent;
 mod smallest_peak;
 mod terms;
-#[cfg(test)]
-mod test_chain;
 mod uniform;
 mod windows;
 
@@ -31,11 +29,10 @@ use std::borrow::Cow;
 
 use terms::Terms;
 
-use crate::action::Action;
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::request::Planner;
-use crate::schedule::single_level;
+use crate::schedule::{Action, single_level};
 
 /// The longest chain of which all numbers of segments are tried: O(stages) schedules of O(stages) actions take some seconds.
 const MOST_STAGES: usize = 20_000;

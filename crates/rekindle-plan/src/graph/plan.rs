@@ -8,11 +8,10 @@ use super::ladder::Ladder;
 use super::link::{self, Link};
 use super::staged::AllStaged;
 use super::{Graph, GraphError, OperationId, Program, Simulated, TensorId};
-use crate::action::{Action, StageId};
 use crate::bytes::Bytes;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
-use crate::schedule;
+use crate::schedule::{self, Action, StageId};
 
 /// A program with its cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::simulator::{Memory, Moment, simulate_watched};
 use super::stages::Stages;
 use super::{Graph, Program, TensorId, Transfer};
-use crate::action::StageId;
+use crate::schedule::StageId;
 
 /// What steps of a program are there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

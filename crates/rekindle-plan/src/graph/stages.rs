@@ -29,8 +29,8 @@ mod of_chain;
 use std::ops::Range;
 
 use super::{Graph, GraphError, OperationId, Program};
-use crate::action::{Action, StageId};
 use crate::chain::Chain;
+use crate::schedule::{Action, StageId};
 
 /// How to count a storage that crosses more than one border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

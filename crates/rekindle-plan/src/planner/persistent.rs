@@ -4,7 +4,7 @@
 //! stored, then the window j..t, then s..j-1), or its first stage is recorded, the window s+1..t follows inside, and
 //! the stage's backward ends it. Cost: O(actions).
 
-use crate::action::{Action, StageId};
+use crate::schedule::{Action, StageId};
 
 /// The choice for a window, and the values passed on to the windows inside. `R` is the resource that the planner
 /// counts: remaining memory, remaining checkpoints, or nothing.

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::persistent::{Choice, emit};
 use super::terms::Terms;
 use super::windows::Windows;
-use crate::action::Action;
+use crate::schedule::Action;
 
 /// P of every window, each less its G(t).
 pub(super) struct SmallestPeaks {

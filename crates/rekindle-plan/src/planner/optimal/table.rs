@@ -30,7 +30,7 @@ use rayon::prelude::*;
 use super::super::persistent::{Choice, emit};
 use super::super::terms::Terms;
 use super::super::windows::Windows;
-use crate::action::Action;
+use crate::schedule::Action;
 
 /// A step of C(s,t,.): a schedule of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -280,8 +280,46 @@ impl<'a> Table<'a> {
 mod tests {
     use super::*;
     use crate::bytes::Bytes;
-    use crate::chain::Chain;
-    use crate::planner::test_chain::{chain, simulated};
+    use crate::chain::{Chain, Stage};
+    use crate::graph::{Simulated, Stages, simulate};
+    use crate::seconds::Seconds;
+
+    /// What a schedule takes on the graph of its chain.
+    fn simulated(chain: &Chain, schedule: &[Action]) -> Simulated {
+        let (graph, stages) = Stages::of_chain(chain);
+        let program = stages.program(&graph, schedule).expect("a program");
+        simulate(&graph, &program)
+    }
+
+    /// `stages` stages of `kinds` kinds that repeat, with times of whole seconds and sizes of up to about 20 units.
+    fn chain(stages: usize, kinds: usize, unit: u64) -> Chain {
+        let mut state = 3_u64;
+        let mut below = |bound: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % bound
+        };
+        let kinds: Vec<Stage> = (0..kinds)
+            .map(|_| Stage {
+                forward_s: Seconds(below(9) as f64),
+                backward_s: Seconds(below(9) as f64),
+                output_bytes: Bytes(1 + below(9 * unit)),
+                saved_bytes: Bytes(10 * unit + below(9 * unit)),
+                forward_temp_bytes: Bytes(below(5 * unit)),
+                tracked_temp_bytes: Bytes(below(9 * unit)),
+                backward_temp_bytes: Bytes(below(9 * unit)),
+                grad_bytes: Bytes(below(3 * unit)),
+                ..Stage::default()
+            })
+            .collect();
+        Chain {
+            input_bytes: Bytes(4),
+            input_grad: true,
+            stages: kinds.into_iter().cycle().take(stages).collect(),
+            ..Chain::default()
+        }
+    }
 
     /// C(s,t,m) directly by the recurrence in the module's header, for every number of bytes.
     fn plain(terms: &Terms, most: usize) -> Vec<Vec<Vec<Option<f64>>>> {
