@@ -56,6 +56,6 @@ pub use graph::{
     TensorId, chain_frontier, plan_chain, plan_graph,
 };
 pub use planner::{PlanError, held_at};
-pub use request::{Planner, PlannerParseError, Request};
+pub use request::{Planner, Request};
 pub use schedule::{Action, StageId};
 pub use seconds::Seconds;

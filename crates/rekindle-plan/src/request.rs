@@ -66,21 +66,14 @@ impl fmt::Display for Planner {
     }
 }
 
-/// The error for an unknown planner name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown planner `{name}`: expected none, segments, optimal or auto")]
-pub struct PlannerParseError {
-    /// The name as it was given.
-    pub name: String,
-}
-
 impl FromStr for Planner {
-    type Err = PlannerParseError;
+    type Err = PlanError;
 
-    fn from_str(name: &str) -> Result<Planner, PlannerParseError> {
+    fn from_str(name: &str) -> Result<Planner, PlanError> {
         let found = Planner::ALL.into_iter().find(|one| one.name() == name);
-        found.ok_or_else(|| PlannerParseError {
-            name: name.to_owned(),
+        found.ok_or_else(|| {
+            let expected = "expected none, segments, optimal or auto";
+            PlanError::Request(format!("unknown planner `{name}`: {expected}"))
         })
     }
 }

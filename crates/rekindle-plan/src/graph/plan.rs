@@ -117,7 +117,7 @@ impl<'a> Planning<'a> {
     }
 
     fn all_staged(&self, planner: Planner) -> Result<AllStaged<'a>, GraphPlanError> {
-        AllStaged::new(self.graph, &self.index, &self.borders, planner)
+        AllStaged::new(self.graph, &self.borders, planner)
     }
 
     /// The programs of `optimal`; none if the planners for chains reject the sizes, or are no help for so many stages.

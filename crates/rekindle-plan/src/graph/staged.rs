@@ -11,7 +11,6 @@
 use super::borders::Border;
 use super::error::GraphPlanError;
 use super::found::Found;
-use super::index::Index;
 use super::plan::{GraphPlan, finish, fitting};
 use super::stages::{Crossing, Stages};
 use super::{Graph, GraphError, simulate};
@@ -42,7 +41,6 @@ impl<'a> AllStaged<'a> {
     /// All programs of a planner: `segments` or `optimal`.
     pub(crate) fn new(
         graph: &'a Graph,
-        index: &Index,
         borders: &[Border],
         planner: Planner,
     ) -> Result<AllStaged<'a>, GraphPlanError> {
@@ -51,7 +49,7 @@ impl<'a> AllStaged<'a> {
         let crosses = crosses && !matches!(planner, Planner::Segments(_));
         let held = crosses.then_some(Crossing::Held);
         let crossings = [Crossing::Carried].into_iter().chain(held);
-        let stages = crossings.map(|crossing| Stages::of(graph, index, borders, crossing));
+        let stages = crossings.map(|crossing| Stages::new(graph, borders, crossing));
         let mut all = AllStaged::over(graph, stages.collect());
         all.add(planner, None)?;
         Ok(all)

@@ -28,7 +28,7 @@ pub enum PlanError {
     /// The chain contains an invalid value.
     #[error(transparent)]
     Chain(#[from] ChainError),
-    /// The request makes no sense for the chain.
+    /// No such planner, or one that does not take the chain or the number of segments.
     #[error("{0}")]
     Request(String),
 }

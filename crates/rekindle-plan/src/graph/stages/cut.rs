@@ -17,17 +17,7 @@ use crate::seconds::Seconds;
 impl Stages {
     /// Cuts a valid graph at borders; without borders, the whole forward pass is one stage.
     pub fn new(graph: &Graph, borders: &[Border], crossing: Crossing) -> Stages {
-        Stages::of(graph, &Index::new(graph), borders, crossing)
-    }
-
-    pub(crate) fn of(
-        graph: &Graph,
-        index: &Index,
-        borders: &[Border],
-        crossing: Crossing,
-    ) -> Stages {
-        let cut = Cut::new(graph, index, borders, crossing);
-        cut.stages()
+        Cut::new(graph, &Index::new(graph), borders, crossing).stages()
     }
 }
 
@@ -47,7 +37,7 @@ struct Span {
 }
 
 /// A forward pass cut at borders.
-pub(super) struct Cut<'a> {
+struct Cut<'a> {
     graph: &'a Graph,
     index: &'a Index,
     /// By base tensor.
@@ -60,12 +50,7 @@ pub(super) struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    pub(super) fn new(
-        graph: &'a Graph,
-        index: &'a Index,
-        borders: &[Border],
-        crossing: Crossing,
-    ) -> Cut<'a> {
+    fn new(graph: &'a Graph, index: &'a Index, borders: &[Border], crossing: Crossing) -> Cut<'a> {
         let operations = forward_operations(graph);
         let mut edges = vec![0];
         edges.extend(borders.iter().map(|border| border.operations));
@@ -186,7 +171,7 @@ impl<'a> Cut<'a> {
     }
 
     /// The costs of each stage.
-    pub(super) fn stages(self) -> Stages {
+    fn stages(self) -> Stages {
         let loss = self.forward.len() - 1;
         let x: Vec<u64> = self.live.iter().map(|live| self.bytes(live)).collect();
         let mut fixed = self.graph.fixed_bytes;
