@@ -57,7 +57,7 @@ impl SmallestPeaks {
     /// P(s,t) - G(t) and the choice that attains it, from the shorter windows.
     fn best(&self, terms: &Terms, s: usize, t: usize) -> (u64, Choice<()>) {
         let inside = if s < t {
-            terms.nodes[s].saved + self.peaks[self.windows.of(s + 1, t)]
+            terms.nodes[s].saved_bytes.0 + self.peaks[self.windows.of(s + 1, t)]
         } else {
             0
         };

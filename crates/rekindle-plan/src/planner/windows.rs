@@ -84,9 +84,21 @@ impl Windows {
 fn contents(terms: &Terms) -> Vec<usize> {
     let mut numbers: HashMap<[u64; 8], usize> = HashMap::new();
     let nodes = terms.nodes.iter().enumerate();
-    let contents = nodes.map(|(i, node)| match i == terms.loss() {
-        true => i,
-        false => *numbers.entry(node.bits()).or_insert(i),
+    let contents = nodes.map(|(i, node)| {
+        let bits = [
+            node.output_bytes.0,
+            node.saved_bytes.0,
+            node.forward_temp_bytes.0,
+            node.tracked_temp_bytes.0,
+            node.backward_temp_bytes.0,
+            node.grad_bytes.0,
+            node.forward_s.0.to_bits(),
+            node.backward_s.0.to_bits(),
+        ];
+        match i == terms.loss() {
+            true => i,
+            false => *numbers.entry(bits).or_insert(i),
+        }
     });
     contents.collect()
 }

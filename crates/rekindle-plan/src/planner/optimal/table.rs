@@ -133,7 +133,7 @@ fn within(row: &[Stair], most: u64) -> Option<Stair> {
 
 /// The unit of which all times are multiples.
 fn unit(terms: &Terms) -> f64 {
-    let all: f64 = terms.nodes.iter().map(|node| node.seconds).sum();
+    let all: f64 = (0..terms.nodes.len()).map(|s| terms.seconds(s)).sum();
     // A schedule runs each stage at most as often as there are stages, at most 2^11 times: sums stay below 2^53 units.
     2_f64.powf(all.log2().ceil() - 40.0).max(f64::MIN_POSITIVE)
 }
@@ -157,7 +157,8 @@ impl<'a> Table<'a> {
             rows: Vec::new(),
         };
         for (i, node) in terms.nodes.iter().enumerate() {
-            let (forward, seconds) = (table.rounded(node.forward), table.rounded(node.seconds));
+            let forward = table.rounded(node.forward_s.0);
+            let seconds = table.rounded(terms.seconds(i));
             table.forwards.push(table.forwards[i] + forward);
             table.plain.push(table.plain[i] + seconds);
         }
@@ -191,13 +192,12 @@ impl<'a> Table<'a> {
 
     /// s recorded before the rest of s..t.
     fn recorded(&self, s: usize, t: usize) -> Parts<'_> {
-        let node = &self.terms.nodes[s];
         Parts {
-            time: self.rounded(node.seconds),
+            time: self.rounded(self.terms.seconds(s)),
             least: self.terms.all(s, t),
             // If nothing is inside, all(s,s) counts X.
             right: if s < t {
-                (node.saved, self.row(s + 1, t))
+                (self.terms.nodes[s].saved_bytes.0, self.row(s + 1, t))
             } else {
                 (0, NOTHING)
             },
@@ -333,13 +333,13 @@ mod tests {
                     let mut best: Option<f64> = None;
                     let mut take =
                         |time: Option<f64>| best = best.into_iter().chain(time).reduce(f64::min);
-                    let node = &terms.nodes[s];
+                    let seconds = terms.seconds(s);
                     if m >= bytes(terms.all(s, t)) {
                         take(if s == t {
-                            Some(node.seconds)
+                            Some(seconds)
                         } else {
-                            let rest = m.checked_sub(bytes(node.saved));
-                            rest.and_then(|rest| Some(node.seconds + table[s + 1][t][rest]?))
+                            let rest = m.checked_sub(bytes(terms.nodes[s].saved_bytes.0));
+                            rest.and_then(|rest| Some(seconds + table[s + 1][t][rest]?))
                         });
                     }
                     for j in s + 1..=t {
@@ -350,7 +350,7 @@ mod tests {
                         let left = m.checked_sub(bytes(grads));
                         if let (true, Some(right), Some(left)) = (m >= null, right, left) {
                             let parts = table[j][t][right].zip(table[s][j - 1][left]);
-                            let forwards: f64 = (s..j).map(|k| terms.nodes[k].forward).sum();
+                            let forwards: f64 = (s..j).map(|k| terms.nodes[k].forward_s.0).sum();
                             take(parts.map(|(right, left)| forwards + right + left));
                         }
                     }
