@@ -16,7 +16,6 @@
 
 use std::ops::Range;
 
-use super::index::Index;
 use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
@@ -43,13 +42,9 @@ pub struct Border {
 
 /// The borders of a valid graph, first to last. There may be none.
 pub fn borders(graph: &Graph) -> Vec<Border> {
-    borders_of(graph, &Index::new(graph))
-}
-
-pub(crate) fn borders_of(graph: &Graph, index: &Index) -> Vec<Border> {
     let forward = forward_operations(graph);
     let marked = marked(graph, forward);
-    let points = Points::new(graph, index, forward);
+    let points = Points::new(graph, forward);
     let places = if marked.is_empty() {
         points.choose()
     } else {
@@ -97,13 +92,14 @@ struct Points {
 }
 
 impl Points {
-    fn new(graph: &Graph, index: &Index, forward: usize) -> Points {
+    fn new(graph: &Graph, forward: usize) -> Points {
+        let roots = graph.roots();
         let cheap = cheap(graph, forward);
         let operations = &graph.operations[..forward];
         let mut last_read = vec![0; graph.tensors.len()];
         for (place, operation) in operations.iter().enumerate() {
             for &input in &operation.inputs {
-                last_read[index.root(input).index()] = place;
+                last_read[roots[input.index()].index()] = place;
             }
         }
         let mut spans = Vec::new();

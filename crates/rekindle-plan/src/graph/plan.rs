@@ -1,6 +1,6 @@
 //! Entry point of the planners for graphs: [`plan_graph`] takes a graph and a request and returns a program.
 
-use super::borders::{Border, borders_of};
+use super::borders::{Border, borders};
 use super::error::GraphPlanError;
 use super::found::Found;
 use super::index::Index;
@@ -105,14 +105,13 @@ struct Planning<'a> {
 
 impl<'a> Planning<'a> {
     fn new(graph: &'a Graph, request: &'a Request) -> Result<Planning<'a>, GraphPlanError> {
-        let index = Index::new(graph);
         Ok(Planning {
-            borders: borders_of(graph, &index),
+            borders: borders(graph),
             recorded: Found::of(graph, &Program::recorded(graph)?),
             graph,
             request,
             budget: request.budget.unwrap_or(Bytes::MAX),
-            index,
+            index: Index::new(graph),
         })
     }
 

@@ -79,8 +79,8 @@ impl Stages {
         stage_of(&self.forward, &self.backward, graph.operations.len())
     }
 
-    /// The operations of a [schedule](crate::schedule), without those whose results are unused: an untracked forward leaves out
-    /// operations that only the backward pass needs.
+    /// The operations of a [schedule](crate::schedule), without those whose results are unused: an untracked forward leaves
+    /// out operations that only the backward pass needs.
     ///
     /// # Errors
     /// An operation runs before its inputs are made: the schedule is for more stages, or breaks its rules.
