@@ -80,7 +80,7 @@ impl Program {
             let said = format!("no step makes the output tensor {tensor}");
             return Err(GraphError(said));
         }
-        Ok(Program::with_frees(graph, operations))
+        Ok(Program::with_frees(graph, &operations, true))
     }
 
     /// Every operation once, in recorded order, and every update as soon as it can run: nothing is recomputed, and
@@ -131,36 +131,24 @@ impl Program {
     /// The program without runs whose outputs are all unused. This changes no value and does not increase the peak.
     #[must_use]
     pub fn without_dead_runs(&self, graph: &Graph) -> Program {
-        let mut wanted: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.output).collect();
-        let mut kept = Vec::with_capacity(self.operations.len());
-        for &id in self.operations.iter().rev() {
-            let operation = graph.operation(id);
-            if !operation.outputs.iter().any(|t| wanted[t.index()]) {
-                continue;
-            }
-            for output in &operation.outputs {
-                wanted[output.index()] = false;
-            }
-            for input in &operation.inputs {
-                wanted[input.index()] = true;
-            }
-            kept.push(id);
-        }
-        kept.reverse();
-        Program::with_frees(graph, kept)
+        Program::with_frees(graph, &self.operations, false)
     }
 
-    /// Computes the freed tensors of a valid list.
-    fn with_frees(graph: &Graph, operations: Vec<OperationId>) -> Program {
+    /// A valid list with what it frees, with or without the runs whose outputs are all unused.
+    fn with_frees(graph: &Graph, listed: &[OperationId], with_dead: bool) -> Program {
         let mut wanted: Vec<bool> = graph
             .tensors
             .iter()
             .map(|tensor| tensor.output || tensor.given)
             .collect();
+        let mut operations = Vec::with_capacity(listed.len());
         let mut freed = Vec::new();
-        let mut ends = Vec::with_capacity(operations.len());
-        for &id in operations.iter().rev() {
+        let mut ends = Vec::with_capacity(listed.len());
+        for &id in listed.iter().rev() {
             let operation = graph.operation(id);
+            if !with_dead && !operation.outputs.iter().any(|t| wanted[t.index()]) {
+                continue;
+            }
             let start = freed.len();
             for &tensor in operation.inputs.iter().chain(&operation.outputs) {
                 if !wanted[tensor.index()] && !freed[start..].contains(&tensor) {
@@ -173,8 +161,10 @@ impl Program {
             for input in &operation.inputs {
                 wanted[input.index()] = true;
             }
+            operations.push(id);
             ends.push(freed.len());
         }
+        operations.reverse();
         ends.reverse();
         Program {
             operations,
