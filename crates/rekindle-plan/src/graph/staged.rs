@@ -101,11 +101,9 @@ impl<'a> AllStaged<'a> {
 
     /// Those that no other equals or beats in both peak and time, from the smallest peak to the largest.
     pub(crate) fn frontier(&self) -> Vec<&Staged> {
-        let mut least = None;
         let mut useful: Vec<&Staged> = Vec::new();
         for staged in &self.programs {
-            if least.is_none_or(|least| staged.peak < least) {
-                least = Some(staged.peak);
+            if useful.last().is_none_or(|last| staged.peak < last.peak) {
                 useful.push(staged);
             }
         }

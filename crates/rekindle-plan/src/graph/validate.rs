@@ -38,12 +38,12 @@ impl Graph {
     /// The first violation, in recorded order.
     pub fn validate(&self) -> Result<(), GraphError> {
         let mut there: Vec<bool> = self.tensors.iter().map(|tensor| tensor.given).collect();
-        let mut total = u128::from(self.fixed_bytes.0);
-        total += self
+        let sizes = self
             .tensors
             .iter()
-            .map(|tensor| u128::from(tensor.bytes.0) + u128::from(tensor.host_bytes.0))
-            .sum::<u128>();
+            .flat_map(|one| [one.bytes, one.host_bytes]);
+        let mut total: u128 = sizes.map(|bytes| u128::from(bytes.0)).sum();
+        total += u128::from(self.fixed_bytes.0);
         let mut backward = false;
         let updates = self.operations.iter().filter(|o| o.updates.is_some());
         let recorded = self.operations.len() - updates.count();
