@@ -98,7 +98,7 @@ fn points(
     let stages = config.shape.stages.len();
     let wrong = |&&segments: &&usize| segments == 0 || segments > stages;
     if let Some(&segments) = args.segments.iter().find(wrong) {
-        return Err(PlanError::Segments { segments, stages }.into());
+        return Err(PlanError::segments(segments, stages).into());
     }
     let mut points = point::uniform(&args.segments, stages, !args.budgets.is_empty());
     let mut add = |point| {

@@ -91,7 +91,7 @@ impl MeasuredStep {
             profile: Option<Profile>,
         }
         let chain = Chain::from_json(text)?;
-        let File { profile } = serde_json::from_str(text).map_err(of_json)?;
+        let File { profile } = serde_json::from_str(text)?;
         Ok(Self { chain, profile })
     }
 
@@ -105,7 +105,7 @@ impl MeasuredStep {
         let (Some(profile), Some(open)) = (&self.profile, chain.strip_suffix("\n}")) else {
             return Ok(chain);
         };
-        let profile = serde_json::to_string(profile).map_err(of_json)?;
+        let profile = serde_json::to_string(profile)?;
         Ok(format!("{open},\n  \"profile\": {profile}\n}}"))
     }
 
@@ -216,13 +216,5 @@ impl MeasuredStep {
         let profile = self.profile.as_ref();
         let parts = profile.map_or(1, |profile| profile.micro_batches);
         Planned::new(parts, plan, staged, self.chain.optimizer, before)
-    }
-}
-
-fn of_json(error: serde_json::Error) -> ChainError {
-    ChainError::Json {
-        message: error.to_string(),
-        line: error.line(),
-        column: error.column(),
     }
 }

@@ -1,7 +1,7 @@
 //! Plans as files: a schedule with its predicted cost, and the chain that it was made for.
 
 use rekindle::record::{Order, PlanSummary};
-use rekindle_plan::{Chain, Schedule, Stage};
+use rekindle_plan::{Chain, Stage, schedule::written};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ impl PlanFile {
         let (stages, actions) = (&plan.staged.chain.stages, plan.actions());
         let schedule = match &plan.staged.order {
             Some(_) => actions.iter().map(ToString::to_string).collect(),
-            None => Schedule::new(stages.len(), actions).written(),
+            None => written(&actions),
         };
         Self {
             format: PLAN_FORMAT.into(),
