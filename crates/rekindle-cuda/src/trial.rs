@@ -59,9 +59,7 @@ pub fn parts() -> Result<(Version, Nvrtc, &'static Toolkit), CudaError> {
     let driver = driver_version()?;
     let nvrtc = nvrtc()?;
     let Some(toolkit) = toolkit() else {
-        return Err(CudaError::NoToolkit {
-            version: nvrtc.version,
-        });
+        return Err(CudaError::NoToolkit(nvrtc.version));
     };
     let include = toolkit.home.join("include");
     let missing: Vec<Part> = Part::HEADERS
@@ -76,9 +74,7 @@ pub fn parts() -> Result<(Version, Nvrtc, &'static Toolkit), CudaError> {
         });
     }
     if !toolkit.is_known_to_the_backend() {
-        return Err(CudaError::NotPrepared {
-            home: toolkit.home.clone(),
-        });
+        return Err(CudaError::NotPrepared(toolkit.home.clone()));
     }
     Ok((driver, nvrtc, toolkit))
 }
