@@ -12,7 +12,7 @@
 //! rank that fails (out of memory, a rejected kernel) still begins all its buckets, so that all ranks abandon the step
 //! together and begin the next one together.
 //!
-//! Means over ranks ([`synchronised`](crate::synchronised)) run in the order of the recording in every plan, but their
+//! Means over ranks ([`synchronised`](crate::reduce::synchronised)) run in the order of the recording in every plan, but their
 //! order relative to the gradients differs between plans. So buckets wait for the last mean. A rank that fails before
 //! the last mean reports the failure in the next one.
 

@@ -35,7 +35,7 @@ use ::mpi::{
     traits::{Communicator, CommunicatorCollectives, Root},
 };
 
-use crate::reduce::{Collective, ReduceError, Reducer, TIME_LIMIT};
+use super::{Collective, ReduceError, Reducer, TIME_LIMIT};
 
 /// Maximum number of elements per call: MPI counts in 32 bits.
 const AT_ONCE: usize = 1 << 28;
