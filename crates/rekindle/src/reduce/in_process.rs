@@ -4,11 +4,12 @@
 
 use std::{
     collections::VecDeque,
+    mem::take,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use super::{Answer, Collective, ReduceError, Reducer, TIME_LIMIT};
+use super::{Collective, ReduceError, Reducer, TIME_LIMIT};
 
 /// One of several ranks in a process; created by [`in_process`].
 #[derive(Debug, Clone)]
@@ -132,7 +133,7 @@ impl Collective {
 }
 
 /// Answers an operation of all ranks.
-fn answer(round: Vec<Collective>) {
+fn answer(mut round: Vec<Collective>) {
     let kinds: Vec<_> = round.iter().map(Collective::kind).collect();
     let ranks: Vec<usize> = (0..kinds.len())
         .filter(|&rank| kinds[rank] != kinds[0])
@@ -144,40 +145,29 @@ fn answer(round: Vec<Collective>) {
         }
         return;
     }
-    let (mut reduces, mut gathers, mut broadcasts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut sum, mut gathered, mut sent) = (Vec::new(), Vec::new(), None);
+    for (rank, ask) in round.iter_mut().enumerate() {
+        match ask {
+            Collective::AllReduce(values, _) if rank == 0 => sum = take(values),
+            Collective::AllReduce(values, _) => {
+                for (sum, more) in sum.iter_mut().zip(take(values)) {
+                    *sum += more;
+                }
+            }
+            Collective::AllGather(bytes, _) => gathered.push(take(bytes)),
+            Collective::Broadcast(root, bytes, _) if *root == rank => sent = Some(take(bytes)),
+            Collective::Broadcast(..) => {}
+        }
+    }
     for ask in round {
         match ask {
-            Collective::AllReduce(values, answer) => reduces.push((values, answer)),
-            Collective::AllGather(bytes, answer) => gathers.push((bytes, answer)),
-            Collective::Broadcast(root, bytes, answer) => broadcasts.push((root, bytes, answer)),
+            Collective::AllReduce(_, answer) => answer.send(Ok(sum.clone())),
+            Collective::AllGather(_, answer) => answer.send(Ok(gathered.clone())),
+            Collective::Broadcast(_, _, answer) => {
+                let root = || ReduceError::Failed("the broadcast's root is no rank".into());
+                answer.send(sent.clone().ok_or_else(root));
+            }
         }
-    }
-    reduce(reduces);
-    let all: Vec<Vec<u8>> = gathers.iter().map(|(bytes, _)| bytes.clone()).collect();
-    for (_, answer) in gathers {
-        answer.send(Ok(all.clone()));
-    }
-    let sent = broadcasts.first().map_or(0, |(root, ..)| *root);
-    let sent = broadcasts.get(sent).map(|(_, bytes, _)| bytes.clone());
-    for (_, _, answer) in broadcasts {
-        let root = || ReduceError::Failed("the broadcast's root is no rank".into());
-        answer.send(sent.clone().ok_or_else(root));
-    }
-}
-
-fn reduce(reduces: Vec<(Vec<f32>, Answer<Vec<f32>>)>) {
-    let (values, answers): (Vec<_>, Vec<_>) = reduces.into_iter().unzip();
-    let mut values = values.into_iter();
-    let Some(mut sum) = values.next() else {
-        return;
-    };
-    for more in values {
-        for (sum, more) in sum.iter_mut().zip(more) {
-            *sum += more;
-        }
-    }
-    for answer in answers {
-        answer.send(Ok(sum.clone()));
     }
 }
 
