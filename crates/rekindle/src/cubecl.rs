@@ -73,16 +73,8 @@ const PERSISTENT_MEMORY: PersistentMemory = PersistentMemory::Enforced;
 /// At every other level autotune first measures the device's peak performance, with two buffers of 1 GiB.
 const AUTOTUNE_LEVEL: AutotuneLevel = AutotuneLevel::Full;
 
-/// Applies the settings, and returns whether pools serve every buffer by its exact size.
-pub(crate) fn exact_sizes() -> bool {
-    matches!(
-        set_up().memory.persistent_memory,
-        PersistentMemory::Enforced
-    )
-}
-
 /// Applies the settings before a device is used, and returns those in effect: settings that were applied earlier are kept.
-fn set_up() -> &'static CubeClRuntimeConfig {
+pub(crate) fn set_up() -> &'static CubeClRuntimeConfig {
     static IN_EFFECT: OnceLock<Arc<CubeClRuntimeConfig>> = OnceLock::new();
     IN_EFFECT.get_or_init(|| {
         CubeClRuntimeConfig::try_set(with_defaults(

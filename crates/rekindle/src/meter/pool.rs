@@ -14,7 +14,6 @@ use crate::device_errors;
 /// not allocated before.
 pub struct PoolMeter {
     device: Device,
-    exact_sizes: bool,
     driver: Driver,
     /// What the driver held besides the pools' buffers when it was last asked.
     beside: AtomicU64,
@@ -54,12 +53,9 @@ impl PoolMeter {
     #[must_use]
     pub fn new(device: Device) -> Self {
         #[cfg(feature = "cubecl")]
-        let exact_sizes = crate::cubecl::exact_sizes();
-        #[cfg(not(feature = "cubecl"))]
-        let exact_sizes = false;
+        crate::cubecl::set_up();
         Self {
             device,
-            exact_sizes,
             driver: Driver::default(),
             beside: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -193,10 +189,6 @@ impl Meter for PoolMeter {
 
     fn largest_buffer(&self) -> Option<Bytes> {
         device_errors::largest_buffer(&self.device)
-    }
-
-    fn exact_sizes(&self) -> bool {
-        self.exact_sizes
     }
 
     fn start_interval(&self) {

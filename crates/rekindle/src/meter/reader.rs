@@ -45,12 +45,6 @@ pub trait Meter: Send + Sync {
         None
     }
 
-    /// Whether pools serve every buffer by its exact size, so that their peak while an operation runs is what the
-    /// operation needs.
-    fn exact_sizes(&self) -> bool {
-        false
-    }
-
     /// Turns gathering of threads on or off. While on, threads that share a piece of work all hold the memory for their
     /// parts at the same time, so that the largest possible peak is measured. This takes longer. No effect where the
     /// work does not run on threads of the process.
