@@ -1,7 +1,5 @@
 //! The meter trait and its readings.
 
-use std::fmt;
-
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -61,19 +59,13 @@ pub trait Meter: Send + Sync {
 }
 
 /// An allocation that failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("could not allocate {asked} with {in_use} in use")]
 pub struct FailedAllocation {
     /// Requested bytes.
     pub asked: Bytes,
     /// Bytes in use at that time.
     pub in_use: Bytes,
-}
-
-impl fmt::Display for FailedAllocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { asked, in_use } = self;
-        write!(f, "could not allocate {asked} with {in_use} in use")
-    }
 }
 
 /// What a meter reads.
