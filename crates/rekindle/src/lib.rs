@@ -33,7 +33,6 @@ pub mod checkpoint;
 pub mod cross_entropy;
 #[cfg(feature = "cubecl")]
 pub mod cubecl;
-mod device_errors;
 pub mod dtype;
 mod known_gradient;
 pub mod layer;

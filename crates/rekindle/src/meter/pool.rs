@@ -3,10 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use burn::tensor::{Device, MemoryPoolUsage};
+#[cfg(feature = "wgpu")]
+use burn_backend::cubecl::RuntimeId;
+#[cfg(feature = "wgpu")]
+use burn_dispatch::DispatchDevice;
 use rekindle_plan::Bytes;
 
 use super::{MemoryReading, Meter, PeakMemory};
-use crate::device_errors;
 
 /// In use and reserved bytes of a device's pools, over all its streams.
 ///
@@ -188,7 +191,14 @@ impl Meter for PoolMeter {
     }
 
     fn largest_buffer(&self) -> Option<Bytes> {
-        device_errors::largest_buffer(&self.device)
+        // wgpu's limit on the bytes bound of one buffer bounds cubecl's pages, too.
+        #[cfg(feature = "wgpu")]
+        if let DispatchDevice::Cube(cube) = self.device.clone().without_autodiff().as_dispatch()
+            && cube.runtime() == RuntimeId::Wgpu
+        {
+            return Some(Bytes(cube.client().properties().memory.max_page_size));
+        }
+        None
     }
 
     fn start_interval(&self) {
