@@ -82,11 +82,11 @@ impl Toolkit {
         Self { home, libraries }
     }
 
-    /// Number of installed header parts.
-    fn parts(&self) -> usize {
+    /// The parts whose headers are missing.
+    pub(crate) fn missing(&self) -> Vec<Part> {
         let include = self.home.join("include");
-        let parts = Part::HEADERS.iter();
-        parts.filter(|part| part.is_in(&include)).count()
+        let parts = Part::HEADERS.into_iter();
+        parts.filter(|part| !part.is_in(&include)).collect()
     }
 }
 
@@ -105,14 +105,16 @@ impl Search<'_> {
                 return Some(Toolkit::at(home.into()));
             }
         }
-        let mut best: Option<Toolkit> = None;
+        let mut best = None;
+        let mut least = Part::HEADERS.len();
         for toolkit in self.system().chain(self.conda()).chain(self.wheels()) {
-            let parts = toolkit.parts();
-            if parts == Part::HEADERS.len() {
-                return Some(toolkit);
-            }
-            if parts > best.as_ref().map_or(0, Toolkit::parts) {
+            let missing = toolkit.missing().len();
+            if missing < least {
+                least = missing;
                 best = Some(toolkit);
+            }
+            if missing == 0 {
+                break;
             }
         }
         best
@@ -204,7 +206,7 @@ impl Search<'_> {
             if fs::read_link(&link).is_ok_and(|target| target == entry.path()) {
                 continue;
             }
-            // `parts` reports what could not be linked as missing.
+            // What cannot be linked is reported as missing.
             let _ = fs::remove_file(&link);
             #[cfg(unix)]
             let _ = std::os::unix::fs::symlink(entry.path(), &link);
@@ -349,7 +351,7 @@ mod tests {
             .headers(&format!("{older}/cuda_cccl"), &["cuda/barrier"])
             .file(&format!("{older}/cuda_nvrtc/lib/libnvrtc.so.12"));
         let found = machine.find().expect("a toolkit");
-        assert_eq!(found.parts(), 3);
+        assert!(found.missing().is_empty());
         assert_eq!(
             found.libraries,
             Some(machine.path(&format!("{older}/cuda_nvrtc/lib")))

@@ -8,7 +8,7 @@ use cudarc::{
 };
 
 use crate::{
-    CudaError, Gpu, Nvrtc, Part, Toolkit, Version, driver::failed, driver_version, headers, nvrtc,
+    CudaError, Gpu, Nvrtc, Toolkit, Version, driver::failed, driver_version, headers, nvrtc,
     toolkit,
 };
 
@@ -61,12 +61,9 @@ pub fn parts() -> Result<(Version, Nvrtc, &'static Toolkit), CudaError> {
     let Some(toolkit) = toolkit() else {
         return Err(CudaError::NoToolkit(nvrtc.version));
     };
-    let include = toolkit.home.join("include");
-    let missing: Vec<Part> = Part::HEADERS
-        .into_iter()
-        .filter(|part| !part.is_in(&include))
-        .collect();
+    let missing = toolkit.missing();
     if !missing.is_empty() {
+        let include = toolkit.home.join("include");
         return Err(CudaError::NoHeaders {
             version: headers::version(&include).unwrap_or(nvrtc.version),
             include,
