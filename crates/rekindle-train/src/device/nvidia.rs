@@ -76,7 +76,7 @@ fn opened_free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
     let taken = before.taken_until(GpuHeld::now(gpu.number)?);
     note_context(gpu.number, taken);
     rekindle_cuda::try_compiling(gpu)?;
-    Ok(Bytes(context.memory()?.free) + taken)
+    Ok(Bytes(context.free()?) + taken)
 }
 
 /// `cuMemAlloc` rounds allocations of this size and more up to multiples of it, and serves smaller ones from blocks of it.

@@ -20,7 +20,7 @@ use super::{
     operation::{draws, hash_with, name_of},
     tensors::Numbering,
 };
-use crate::synchronised::is_mean_over_ranks;
+use crate::reduce::synchronised::is_mean_over_ranks;
 
 /// The common part of equal operations.
 #[derive(Debug, Clone)]

@@ -116,10 +116,8 @@ impl Probe<'_> {
         operation: OperationIr,
     ) -> Interval {
         let meter = &*self.planning.meter;
-        if meter.exact_sizes() {
-            // If pools serve exact sizes and start empty, their peak is the operation's peak.
-            meter.trim();
-        }
+        // Where pools serve exact sizes and start without free buffers, their peak is the operation's.
+        meter.trim();
         wake_threads();
         meter.start_interval();
         let before = meter.read();
