@@ -41,7 +41,7 @@ pub(crate) use costs::Costs;
 pub(super) use costs::Known;
 use costs::values;
 use group::{Group, Look, median};
-use probe::{Probe, WORTH_ANOTHER, relative_time};
+use probe::{WORTH_ANOTHER, relative_time};
 
 /// The pass in which [threads are gathered](Meter::gather_threads), which takes longer.
 const GATHERED_PASS: usize = 1;
@@ -76,7 +76,6 @@ impl Costs {
         let alike = Alike::new(recording);
         let storage = storage_bytes(recording);
         let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
-        let probe = Probe { planning };
         let has_room = |bytes| match planning.check_memory(bytes) {
             Err(RecordError::OverBudget { .. }) => Ok(false),
             checked => checked.map(|()| true),
@@ -120,7 +119,7 @@ impl Costs {
                     // With inputs kept, the increase of bytes in use is the outputs.
                     let mut keeping = || {
                         let operation = without_draw(run.keeping_inputs());
-                        let reading = probe.measure(interpreter.as_mut(), operation);
+                        let reading = planning.measure(interpreter.as_mut(), operation);
                         for output in run.recorded.outputs() {
                             let output = recording.tensors.last_read(output);
                             interpreter.run(OperationIr::Drop(output));
@@ -148,15 +147,16 @@ impl Costs {
                     // Once with only the first reusable input freed, so that it is known which one was reused.
                     let (first, others) = over.split_at(over.len().min(1));
                     let taken =
-                        probe.measure(interpreter.as_mut(), without_draw(run.keeping(others)));
+                        planning.measure(interpreter.as_mut(), without_draw(run.keeping(others)));
                     for &(_, other) in others {
                         interpreter.run(OperationIr::Drop(recording.tensors.last_read(other)));
                     }
                     let first = first.first().map(|&(place, _)| place);
                     group.note(pass, seen, &alone, &taken, first);
                 } else {
-                    probe.make_room(takes(in_place));
-                    let seconds = probe.time(interpreter.as_mut(), without_draw(run.operation()));
+                    planning.new_room().make(takes(in_place));
+                    let seconds =
+                        planning.time(interpreter.as_mut(), without_draw(run.operation()));
                     group.seconds.push(seconds);
                 }
                 KEPT_BYTES.fetch_max(self.of(run.number).kept_bytes, Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl Costs {
         }
         self.scratch_bytes = scratch_bytes.max(known.scratch_bytes);
         let runs = LEAST_PASSES * program.program.len();
-        let in_one_go = probe.pass(recording, program, &self, &start)?;
+        let in_one_go = planning.time_pass(recording, program, &self, &start)?;
         progress(runs, runs);
         let [mut one_by_one, mut of_known] = [0.0; 2];
         for (turn, _) in program.turns(recording) {

@@ -120,7 +120,7 @@ pub(super) struct Planning {
     /// What burn's autodiff takes besides, for each operation of a plain step.
     pub(super) autodiff_time: Seconds,
     /// Keeps pools within the budget.
-    pub(super) room: Option<Arc<Room>>,
+    pub(super) room: Arc<Room>,
 }
 
 impl Planning {
@@ -132,16 +132,16 @@ impl Planning {
             ..self.clone()
         };
         Self {
-            room: planning.new_room().map(Arc::new),
+            room: Arc::new(planning.new_room()),
             ..planning
         }
     }
 
     /// A [`Room`] that keeps pools within the budget, if the budget bounds them.
-    pub(super) fn new_room(&self) -> Option<Room> {
-        let budget = self.budget.filter(|_| self.bounds_pools())?;
-        let budget = without_reserve(budget, RESERVE * FOR_POOLS);
-        Some(Room::new(self.meter.clone(), budget))
+    pub(super) fn new_room(&self) -> Room {
+        let budget = self.budget.filter(|_| self.bounds_pools());
+        let budget = budget.map(|budget| without_reserve(budget, RESERVE * FOR_POOLS));
+        Room::new(self.meter.clone(), budget.unwrap_or(Bytes::MAX))
     }
 
     /// The cost of each update.

@@ -20,6 +20,7 @@ use super::{
     places::Place,
     planned::planned,
     recording::Recording,
+    room::Room,
     update_costs::UpdateCosts,
     ways::{Chosen, Way},
 };
@@ -428,6 +429,7 @@ where
             },
             either,
             on_host,
+            room: Arc::new(Room::new(meter.clone(), Bytes::MAX)),
             meter,
             autodiff_time: match on_host {
                 true => autodiff_time::per_operation(&device),
@@ -435,7 +437,6 @@ where
             },
             comparison_time,
             device,
-            room: None,
         };
         // A smaller budget is refused. To find the leanest program would take long, and its list alone may take more.
         let open = budget.filter(|budget| *budget >= planning.peak_until_now());

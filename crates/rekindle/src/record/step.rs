@@ -189,15 +189,13 @@ where
     /// pools that might exceed the budget are trimmed. No effect without a budget or without pools.
     #[doc(hidden)]
     pub fn make_room(&self, bytes: Bytes) {
-        if let Some(room) = &self.planning.room {
-            room.make(bytes);
-        }
+        self.planning.room.make(bytes);
     }
 
     /// Number of times the pools were trimmed to stay within the budget.
     #[doc(hidden)]
     pub fn trims(&self) -> u64 {
-        self.planning.room.as_ref().map_or(0, |room| room.trims())
+        self.planning.room.trims()
     }
 
     /// The measured graph and the program of the last step, for inspection and for planning again.

@@ -240,16 +240,11 @@ where
         let recording = &planned.measured.recording;
         let costs = &planned.measured.costs;
         let mut host = Host::default();
-        let room = self.planning.room.as_deref();
-        let make_room = |bytes: Bytes| {
-            if let Some(room) = room {
-                room.make(bytes);
-            }
-        };
+        let room = &self.planning.room;
         let updates = self.planning.updates();
         let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
             let cost = updates.of(one.id, true);
-            make_room(cost.temp_bytes + cost.state_bytes);
+            room.make(cost.temp_bytes + cost.state_bytes);
             update(one, gradient, interpreter)
         };
         if let Some(exchange) = &mut exchange {
@@ -261,7 +256,7 @@ where
             for (turn, ready) in turns.by_ref().take(span.steps.len()) {
                 match turn {
                     Turn::Run(run) => {
-                        make_room(costs.taken_by(recording, run.number));
+                        room.make(costs.taken_by(recording, run.number));
                         match &mut exchange {
                             Some(exchange) if run.recorded.kind.synchronises => {
                                 run.run_changed(interpreter, |own| exchange.mean(own))?;
@@ -286,7 +281,7 @@ where
                         }
                     }
                     Turn::Move(one) => {
-                        make_room(one.bytes());
+                        room.make(one.bytes());
                         one.run(interpreter, &mut host)?;
                     }
                 }
