@@ -21,6 +21,7 @@ mod reading;
 
 use std::{
     collections::{HashMap, VecDeque},
+    mem,
     time::{Duration, Instant},
 };
 
@@ -68,13 +69,6 @@ pub(super) struct Exchange<'a> {
     settled: bool,
     started: Instant,
     reading: ExchangeReading,
-}
-
-/// The joint result of a step's ranks.
-pub(super) struct Shared {
-    /// The whole batch's loss.
-    pub(super) loss: DispatchTensor,
-    pub(super) exchange: ExchangeReading,
 }
 
 impl<'a> Exchange<'a> {
@@ -303,13 +297,10 @@ impl<'a> Exchange<'a> {
         Ok(Some((one.likes, values)))
     }
 
-    /// The joint result of the ranks, after the last bucket.
-    pub(super) fn finish(&mut self) -> Result<Shared, RecordError> {
+    /// The whole batch's loss, and what was measured, after the last bucket.
+    pub(super) fn finish(&mut self) -> Result<(DispatchTensor, ExchangeReading), RecordError> {
         let (like, loss) = self.loss.take().ok_or(RecordError::LossElsewhere)?;
-        Ok(Shared {
-            loss: like.tensor(vec![loss]),
-            exchange: std::mem::take(&mut self.reading),
-        })
+        Ok((like.tensor(vec![loss]), mem::take(&mut self.reading)))
     }
 
     /// Whether all buckets are summed.

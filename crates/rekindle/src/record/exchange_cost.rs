@@ -122,7 +122,7 @@ fn staging(ranks: &StepRanks, recording: &Recording, device: &Device) -> Result<
     }
     exchange.close(Tensor::<1>::ones([1], device).into_dispatch())?;
     while exchange.next()?.is_some() {}
-    let reading = exchange.finish()?.exchange;
+    let (_, reading) = exchange.finish()?;
     let took = reading.taken + reading.returned;
     Ok(took.as_secs_f64() / bytes.max(1) as f64)
 }

@@ -119,8 +119,8 @@ where
                     let shared = lent.share(recording, interpreter.as_mut(), shards);
                     done.and_then(|mut done| {
                         let (sent, until) = (shared?, exchange.elapsed());
-                        if let Some(of_ranks) = &mut done.shared {
-                            of_ranks.exchange.add_shared(sent, until);
+                        if let Some(reading) = &mut done.exchange {
+                            reading.add_shared(sent, until);
                         }
                         Ok(done)
                     })
@@ -298,21 +298,28 @@ where
             }
             readings.end();
         }
+        let loss = tensors.get(&recording.loss).cloned();
+        let mut done = Done {
+            loss: loss.ok_or(RecordError::LossElsewhere)?,
+            tensors,
+            exchange: None,
+            phases: Vec::new(),
+            spans: Vec::new(),
+        };
         let Some(exchange) = exchange else {
-            return Ok(Done {
-                tensors,
-                ..Done::default()
-            });
+            return Ok(done);
         };
         // A rejected kernel is reported with the last bucket.
         recording.check_device(&*self.planning.meter)?;
-        let loss = tensors.get(&recording.loss).cloned();
-        exchange.close(loss.ok_or(RecordError::LossElsewhere)?)?;
+        exchange.close(done.loss)?;
         while let Some(summed) = exchange.next()? {
             for (place, gradient) in summed {
                 let one = &recording.parameters[place];
-                match self.planning.chosen.way.update {
-                    Update::After => tensors.extend(one.gradient.map(|number| (number, gradient))),
+                match self.update() {
+                    Update::After => {
+                        let number = one.gradient;
+                        done.tensors.extend(number.map(|number| (number, gradient)));
+                    }
                     Update::InBackward => {
                         update(one, gradient, interpreter)?;
                         exchange.updated += 1;
@@ -320,10 +327,11 @@ where
                 }
             }
         }
+        let (loss, reading) = exchange.finish()?;
         Ok(Done {
-            tensors,
-            shared: Some(exchange.finish()?),
-            ..Done::default()
+            loss,
+            exchange: Some(reading),
+            ..done
         })
     }
 }
