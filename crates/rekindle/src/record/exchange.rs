@@ -16,7 +16,6 @@
 //! order relative to the gradients differs between plans. So buckets wait for the last mean. A rank that fails before
 //! the last mean reports the failure in the next one.
 
-mod like;
 mod reading;
 
 use std::{
@@ -25,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use burn::tensor::{DispatchTensor, Tensor};
+use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
 use rekindle_plan::Bytes;
 
 use super::{
@@ -36,7 +35,6 @@ use super::{
     recording::Recording,
 };
 use crate::reduce::{Pending, ReduceError};
-use like::Like;
 pub use reading::{ExchangeReading, Exchanges, NetworkReading};
 
 /// The form in which each of a bucket's gradients is rebuilt; `None` for a gradient that this rank does not have.
@@ -354,4 +352,39 @@ impl<'a> Exchange<'a> {
 fn synchronise(tensor: &DispatchTensor) {
     let device = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).device());
     let _ = device.sync();
+}
+
+/// All properties of a tensor besides its values.
+#[derive(Clone)]
+struct Like {
+    shape: Shape,
+    dtype: DType,
+    device: Device,
+}
+
+impl Like {
+    /// Copies a tensor's values, in 32 bits and multiplied by the rank's share. The values of a rank without samples
+    /// are ignored, whatever it computed.
+    fn take(tensor: DispatchTensor, share: f64) -> Result<(Self, Vec<f32>), RecordError> {
+        let (like, values) = of_rank!(&tensor, D => {
+            let tensor = Tensor::<D>::from_dispatch(tensor);
+            let like = Self { shape: tensor.shape(), dtype: tensor.dtype(), device: tensor.device() };
+            (like, tensor.try_into_vec_as::<f32>())
+        });
+        let mut values = values.map_err(|error| RecordError::Device(error.to_string()))?;
+        for value in &mut values {
+            *value = match share > 0.0 {
+                true => (f64::from(*value) * share) as f32,
+                false => 0.0,
+            };
+        }
+        Ok((like, values))
+    }
+
+    fn tensor(self, values: Vec<f32>) -> DispatchTensor {
+        of_rank!(@ self.shape.num_dims(), D => {
+            let data = TensorData::new(values, self.shape).convert_dtype(self.dtype);
+            Tensor::<D>::from_data(data, (&self.device, self.dtype)).into_dispatch()
+        })
+    }
 }

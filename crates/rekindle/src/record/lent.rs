@@ -13,9 +13,8 @@ use burn::{
 
 use super::{
     bridge::Interpreter,
-    leaf::Leaf,
+    leaf::{Leaf, Placed},
     optimizer::Optimizer,
-    placed::Placed,
     places::{Replace, replaced},
     rank::of_rank,
     recording::{Parameter, Recording},

@@ -14,7 +14,11 @@ use burn::{
 };
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
-use super::{leaf::Leaf, placed::Placed, update::Update, update_costs::UpdateCosts};
+use super::{
+    leaf::{Leaf, Placed},
+    update::Update,
+    update_costs::UpdateCosts,
+};
 use crate::{checkpoint::free_dead_nodes, meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients; measured by [`with_optimizer`](super::Recorded::with_optimizer).

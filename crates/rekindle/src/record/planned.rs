@@ -18,14 +18,13 @@ use super::{
     choosing::{self, Runs},
     measured::MeasuredRecording,
     optimizer_state::StatePlan,
-    options::{Planning, with_reserve, without_reserve},
+    options::{Planning, fitting, with_reserve, without_reserve},
     plan_summary::{PlanSummary, StepExchange},
     program::{Prepared, plain_order},
     ranks::{StepRanks, timetable},
     recording::Recording,
     update::Update,
     update_costs::UpdateCosts,
-    wanted::fitting,
 };
 use crate::{checkpoint::free_dead_nodes, meter::Phase, reduce::Shards};
 

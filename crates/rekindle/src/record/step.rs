@@ -13,13 +13,12 @@ use rekindle_plan::{
 
 use super::{
     Comparison, RecordError,
-    changes::SpanChange,
     options::Planning,
     plan_summary::PlanSummary,
     planned::PlannedRecording,
     profile::StepProfile,
     ranks::{StepRanks, failures},
-    staged::StagedPlan,
+    staged::{SpanChange, StagedPlan},
     update::Update,
 };
 use crate::{
