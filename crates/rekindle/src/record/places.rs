@@ -148,8 +148,7 @@ pub(super) fn replaced<M: Module>(model: M, by: &mut impl Replace) -> M {
             let Some(new) = self.by.float(place, &param.val()) else {
                 return param;
             };
-            let (id, _, mapper) = param.consume();
-            Param::from_mapped_value(id, new, mapper)
+            param.map(|_| new)
         }
 
         fn map_int<const D: usize>(

@@ -4,7 +4,7 @@ use std::any::Any;
 
 use burn::{
     module::{Module, ModuleMapper, Param},
-    tensor::{Bool, DType, Device, DispatchTensor, Int, Shape, Tensor},
+    tensor::{Bool, DType, Device, DispatchTensor, Int, Shape, Tensor, kind::Basic},
 };
 use burn_backend::{AutodiffBackend, BackendTypes};
 use burn_capture::CaptureBackend as Capture;
@@ -100,6 +100,18 @@ impl ToRecording {
         tensor
     }
 
+    /// The tensor of the next place, an integer or boolean one.
+    fn next_constant<const D: usize, K: Basic + 'static>(
+        &mut self,
+        like: &Tensor<D, K>,
+    ) -> Tensor<D, K> {
+        self.next(|map, place| {
+            let (recorded, id) = constant(&map.device, like);
+            map.note(place, id);
+            recorded
+        })
+    }
+
     fn note(&mut self, place: usize, tensor: TensorId) {
         self.parameters.push(TakenParameter {
             place,
@@ -120,8 +132,7 @@ impl ModuleMapper for ToRecording {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, tensor, mapper) = param.consume();
-        let (shape, dtype) = (tensor.shape(), tensor.dtype());
+        let (shape, dtype) = (param.shape(), param.dtype());
         let recorded = self.next(|map, place| {
             if map.places[place].trains {
                 let leaf = float::<D>(&map.device, shape, dtype).require_grad();
@@ -136,30 +147,18 @@ impl ModuleMapper for ToRecording {
                 Tensor::<D>::from_primitive::<Capture>(plain)
             }
         });
-        Param::from_mapped_value(id, recorded, mapper)
+        param.map(|_| recorded)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let (id, tensor, mapper) = param.consume();
-        let recorded = self.next(|map, place| {
-            let (recorded, tensor) = int(&map.device, &tensor);
-            map.note(place, tensor);
-            recorded
-        });
-        Param::from_mapped_value(id, recorded, mapper)
+        param.map(|tensor| self.next_constant(&tensor))
     }
 
     fn map_bool<const D: usize>(
         &mut self,
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
-        let (id, tensor, mapper) = param.consume();
-        let recorded = self.next(|map, place| {
-            let (recorded, tensor) = bool(&map.device, &tensor);
-            map.note(place, tensor);
-            recorded
-        });
-        Param::from_mapped_value(id, recorded, mapper)
+        param.map(|tensor| self.next_constant(&tensor))
     }
 }
 
@@ -167,22 +166,20 @@ fn float<const D: usize>(device: &Device, shape: Shape, dtype: DType) -> Tracked
     TrackedBackend::from_inner(capture_of(Tensor::<D>::empty(shape, (device, dtype))))
 }
 
-fn int<const D: usize>(device: &Device, like: &Tensor<D, Int>) -> (Tensor<D, Int>, TensorId) {
-    let empty = Tensor::<D, Int>::empty(like.shape(), (device, like.dtype()));
-    let Ok(primitive) = empty.try_into_primitive::<Capture>() else {
-        panic!("{FOREIGN}");
+/// An integer or boolean tensor.
+fn constant<const D: usize, K: Basic>(
+    device: &Device,
+    like: &Tensor<D, K>,
+) -> (Tensor<D, K>, TensorId) {
+    let empty = Tensor::<D, K>::empty(like.shape(), (device, like.dtype())).into_dispatch();
+    let plain = <DispatchTensor as DispatchKindConversion<Capture>>::try_into_backend(empty);
+    let (id, tensor): (_, BackendTensor<TrackedBackend>) = match plain {
+        Ok(BackendTensor::Int(tensor)) => (tensor.id(), BackendTensor::Int(tensor)),
+        Ok(BackendTensor::Bool(tensor)) => (tensor.id(), BackendTensor::Bool(tensor)),
+        Ok(_) | Err(_) => panic!("{FOREIGN}"),
     };
-    let id = primitive.id();
-    (Tensor::from_primitive::<TrackedBackend>(primitive), id)
-}
-
-fn bool<const D: usize>(device: &Device, like: &Tensor<D, Bool>) -> (Tensor<D, Bool>, TensorId) {
-    let empty = Tensor::<D, Bool>::empty(like.shape(), (device, like.dtype()));
-    let Ok(primitive) = empty.try_into_primitive::<Capture>() else {
-        panic!("{FOREIGN}");
-    };
-    let id = primitive.id();
-    (Tensor::from_primitive::<TrackedBackend>(primitive), id)
+    let tensor = <DispatchTensor as DispatchKindConversion<TrackedBackend>>::from_backend(tensor);
+    (Tensor::from_dispatch(tensor), id)
 }
 
 /// Replaces a batch's tensors by tensors on the recording device.
@@ -195,6 +192,12 @@ impl Inputs<'_> {
     fn note(&mut self, id: TensorId, shape: Shape, dtype: DType) {
         self.tensors.push(TensorIr::uninit(id, shape, dtype));
     }
+
+    fn constant<const D: usize, K: Basic>(&mut self, tensor: &Tensor<D, K>) -> Tensor<D, K> {
+        let (recorded, id) = constant(self.device, tensor);
+        self.note(id, tensor.shape(), tensor.dtype());
+        recorded
+    }
 }
 
 impl TensorMapper for Inputs<'_> {
@@ -206,15 +209,11 @@ impl TensorMapper for Inputs<'_> {
     }
 
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        let (recorded, id) = int(self.device, &tensor);
-        self.note(id, tensor.shape(), tensor.dtype());
-        recorded
+        self.constant(&tensor)
     }
 
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        let (recorded, id) = bool(self.device, &tensor);
-        self.note(id, tensor.shape(), tensor.dtype());
-        recorded
+        self.constant(&tensor)
     }
 }
 
@@ -248,14 +247,14 @@ pub(super) struct WithAutodiff;
 
 impl ModuleMapper for WithAutodiff {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, tensor, mapper) = param.consume();
-        let tensor = match tensor.clone().try_into_primitive::<Capture>() {
-            Ok(plain) => {
-                Tensor::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(plain))
-            }
-            Err(_) => tensor,
-        };
-        Param::from_mapped_value(id, tensor, mapper)
+        param.map(
+            |tensor| match tensor.clone().try_into_primitive::<Capture>() {
+                Ok(plain) => {
+                    Tensor::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(plain))
+                }
+                Err(_) => tensor,
+            },
+        )
     }
 }
 
@@ -264,12 +263,12 @@ pub(super) struct WithoutAutodiff;
 
 impl ModuleMapper for WithoutAutodiff {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, tensor, mapper) = param.consume();
-        let tensor = match tensor.clone().try_into_primitive::<TrackedBackend>() {
-            Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
-            Err(_) => tensor,
-        };
-        Param::from_mapped_value(id, tensor, mapper)
+        param.map(
+            |tensor| match tensor.clone().try_into_primitive::<TrackedBackend>() {
+                Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
+                Err(_) => tensor,
+            },
+        )
     }
 }
 
