@@ -31,7 +31,6 @@ use super::{
     bridge::Interpreter,
     choosing::is_tried,
     host::Host,
-    layout::Alike,
     operation::{may_be_view, without_draw},
     options::Planning,
     program::{Prepared, Run, Turn},
@@ -73,9 +72,8 @@ impl Costs {
             return Ok(self);
         }
         let meter = &*planning.meter;
-        let alike = Alike::new(recording);
         let storage = storage_bytes(recording);
-        let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
+        let mut groups: Vec<Group> = self.costs.iter().map(|_| Group::default()).collect();
         let has_room = |bytes| match planning.check_memory(bytes) {
             Err(RecordError::OverBudget { .. }) => Ok(false),
             checked => checked.map(|()| true),
@@ -104,7 +102,7 @@ impl Costs {
                 // Progress counts two passes, although there may be a third.
                 let steps = program.program.len();
                 progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
-                let number = alike.group[run.number] as usize;
+                let number = self.alike.group[run.number] as usize;
                 let group = &mut groups[number];
                 // The first operation of a kind may free no reusable input, while a later one does.
                 let over = may_be_taken_over(recording, run, &storage);
@@ -171,8 +169,8 @@ impl Costs {
         if planning.on_host {
             self.measuring_bytes = planning.in_use();
         }
-        let groups = groups.iter().zip(alike.first).zip(&is_known);
-        for (cost, ((group, first), is_known)) in self.costs.iter_mut().zip(groups) {
+        let groups = groups.iter().zip(&self.alike.first).zip(&is_known);
+        for (cost, ((group, &first), is_known)) in self.costs.iter_mut().zip(groups) {
             if *is_known {
                 continue;
             }
@@ -205,7 +203,7 @@ impl Costs {
         let [mut one_by_one, mut of_known] = [0.0; 2];
         for (turn, _) in program.turns(recording) {
             if let Turn::Run(run) = turn {
-                match is_known[self.group[run.number] as usize] {
+                match is_known[self.alike.group[run.number] as usize] {
                     true => of_known += self.of(run.number).seconds,
                     false => one_by_one += self.of(run.number).seconds,
                 }
@@ -222,7 +220,7 @@ impl Costs {
 
     /// Sets the costs that are known, and returns which groups' are.
     fn set_known(&mut self, known: &Known) -> Vec<bool> {
-        let groups = self.keys.iter().zip(&mut self.costs);
+        let groups = self.alike.keys.iter().zip(&mut self.costs);
         let is_known = groups.map(|(key, cost)| {
             let measured = known.costs.get(key);
             if let Some(measured) = measured {
