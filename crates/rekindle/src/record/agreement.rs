@@ -16,11 +16,7 @@ use burn::tensor::{DType, Device, Shape};
 use rekindle_plan::Bytes;
 
 use super::{
-    RecordError,
-    buckets::buckets,
-    exchange_cost,
-    planned::PlannedRecording,
-    ranks::{StepRanks, failures},
+    RecordError, buckets::buckets, exchange_cost, planned::PlannedRecording, ranks::StepRanks,
     recording::Recording,
 };
 use crate::reduce::{ReduceError, Reducer, agree};
@@ -31,15 +27,12 @@ impl StepRanks {
     ///
     /// # Errors
     ///
-    /// The same on every rank: if one of them could not plan, or they train different models or run different steps.
+    /// The same on every rank, if they train different models or run different steps.
     pub(super) fn agreed<A>(
         reducer: Arc<dyn Reducer>,
-        planned: Result<(&PlannedRecording<A>, &Device), &RecordError>,
+        planned: &PlannedRecording<A>,
+        device: &Device,
     ) -> Result<Self, RecordError> {
-        if let (_, Some(error)) = failures(&*reducer, 0, planned.err().cloned()) {
-            return Err(error);
-        }
-        let (planned, device) = planned.map_err(Clone::clone)?;
         let recording = &planned.measured.recording;
         agree(
             &*reducer,

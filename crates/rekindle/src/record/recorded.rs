@@ -352,14 +352,14 @@ where
     /// See [`plain`](Self::plain); [`RecordError::Choosing`] if kernels cannot be chosen within the budget.
     #[doc(hidden)]
     pub fn measured(
-        mut self,
+        self,
         budget: Option<Bytes>,
         free: Option<Bytes>,
         wanted: Wanted,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let reducer = self.reducer.take();
-        let step = self.measured_alone((budget, free, wanted), reducer.clone(), progress);
+        let reducer = self.reducer.clone();
+        let step = self.measured_alone(budget, free, wanted, progress);
         match reducer {
             Some(reducer) => Step::shared(step, reducer),
             None => step,
@@ -368,19 +368,22 @@ where
 
     fn measured_alone(
         mut self,
-        (budget, free, wanted): (Option<Bytes>, Option<Bytes>, Wanted),
-        reducer: Option<Arc<dyn Reducer>>,
+        budget: Option<Bytes>,
+        free: Option<Bytes>,
+        wanted: Wanted,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
         self.recorded.0.check_trains()?;
         let device = device_of(self.batch, self.model).ok_or(RecordError::Backend)?;
-        let meter = match &self.meter {
-            Some(meter) => meter.clone(),
-            None => own_meter(&device)?,
+        let meter: Arc<dyn Meter> = if let Some(meter) = self.meter {
+            meter
+        } else if let Some(meter) = PoolMeter::of(&device) {
+            Arc::new(meter)
+        } else {
+            Arc::new(HostMeter::new()?)
         };
         let allowed = self.options.updates.each();
-        let measure = self.optimizer;
-        let either = [Update::After, Update::InBackward].map(|update| match &measure {
+        let either = [Update::After, Update::InBackward].map(|update| match &self.optimizer {
             Some(measure) if allowed.contains(&update) => measure(self.model, update, &*meter),
             _ => UpdateCosts::default(),
         });
@@ -418,7 +421,9 @@ where
             wanted: Planner::None.into(),
             options: self.options,
             expected: None,
-            shards: reducer.map(|reducer| divided.unwrap_or_else(|| Shards::of(model, reducer))),
+            shards: self
+                .reducer
+                .map(|reducer| divided.unwrap_or_else(|| Shards::of(model, reducer))),
             until_now: Bytes::ZERO,
             beyond: None,
             updated: false,
@@ -448,13 +453,5 @@ where
         let measured = measured.measured(&measuring, given, &Known::default(), progress)?;
         let first = planned(&planning, Rc::new(measured))?;
         Ok(Step::new(self.step, planning, first))
-    }
-}
-
-/// The default meter of a device.
-fn own_meter(device: &burn::tensor::Device) -> Result<Arc<dyn Meter>, RecordError> {
-    match PoolMeter::of(device) {
-        Some(meter) => Ok(Arc::new(meter)),
-        None => Ok(Arc::new(HostMeter::new()?)),
     }
 }

@@ -85,18 +85,16 @@ where
         step: Result<Self, RecordError>,
         reducer: Arc<dyn Reducer>,
     ) -> Result<Self, RecordError> {
-        let ranks = match &step {
-            Ok(step) => {
-                let (state, planning) = (step.state.borrow(), &step.planning);
-                let ranks = StepRanks::agreed(reducer, Ok((&*state.plans[0], &planning.device)));
-                planning.meter.trim();
-                ranks
-            }
-            Err(error) => StepRanks::agreed::<R::Auxiliary>(reducer, Err(error)),
-        }?;
+        if let (_, Some(error)) = failures(&*reducer, 0, step.as_ref().err().cloned()) {
+            return Err(error);
+        }
+        let step = step?;
+        let device = &step.planning.device;
+        let ranks = StepRanks::agreed(reducer, &step.state.borrow().plans[0], device);
+        step.planning.meter.trim();
         Ok(Self {
-            ranks: Some(ranks),
-            ..step?
+            ranks: Some(ranks?),
+            ..step
         })
     }
 
