@@ -49,15 +49,14 @@ impl StepRanks {
         let order = order
             .iter()
             .map(|place| u64::from_le_bytes(*place) as usize);
-        let mut ranks = Self {
+        let buckets = buckets(recording, order);
+        Ok(Self {
             share: 1.0 / reducer.ranks() as f64,
-            buckets: buckets(recording, order),
             means: recording.synchronised().map(|(_, values)| values).collect(),
-            cost: None,
+            cost: exchange_cost::measured(&*reducer, &buckets, recording, device)?,
+            buckets,
             reducer,
-        };
-        ranks.cost = Some(exchange_cost::measured(&ranks, recording, device)?);
-        Ok(ranks)
+        })
     }
 }
 

@@ -181,11 +181,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Takes the gradient of a parameter, and begins the buckets that it completes.
-    pub(super) fn take(
-        &mut self,
-        place: usize,
-        gradient: DispatchTensor,
-    ) -> Result<(), RecordError> {
+    fn take(&mut self, place: usize, gradient: DispatchTensor) -> Result<(), RecordError> {
         synchronise(&gradient);
         let started = Instant::now();
         let piece = Like::take(gradient, self.ranks.share)?;
@@ -355,8 +351,7 @@ fn synchronise(tensor: &DispatchTensor) {
 }
 
 /// All properties of a tensor besides its values.
-#[derive(Clone)]
-struct Like {
+pub(super) struct Like {
     shape: Shape,
     dtype: DType,
     device: Device,
@@ -365,7 +360,10 @@ struct Like {
 impl Like {
     /// Copies a tensor's values, in 32 bits and multiplied by the rank's share. The values of a rank without samples
     /// are ignored, whatever it computed.
-    fn take(tensor: DispatchTensor, share: f64) -> Result<(Self, Vec<f32>), RecordError> {
+    pub(super) fn take(
+        tensor: DispatchTensor,
+        share: f64,
+    ) -> Result<(Self, Vec<f32>), RecordError> {
         let (like, values) = of_rank!(&tensor, D => {
             let tensor = Tensor::<D>::from_dispatch(tensor);
             let like = Self { shape: tensor.shape(), dtype: tensor.dtype(), device: tensor.device() };
@@ -381,7 +379,8 @@ impl Like {
         Ok((like, values))
     }
 
-    fn tensor(self, values: Vec<f32>) -> DispatchTensor {
+    /// The tensor with these values.
+    pub(super) fn tensor(self, values: Vec<f32>) -> DispatchTensor {
         of_rank!(@ self.shape.num_dims(), D => {
             let data = TensorData::new(values, self.shape).convert_dtype(self.dtype);
             Tensor::<D>::from_data(data, (&self.device, self.dtype)).into_dispatch()

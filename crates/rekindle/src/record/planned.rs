@@ -166,8 +166,8 @@ impl<A> PlannedRecording<A> {
             let sent = recording.trained().filter(|_| shards.is_some());
             let sent: Vec<Bytes> = sent.map(|(_, bytes)| bytes).collect();
             let both = ranks.zip(self.timetables.as_ref());
-            let both =
-                both.map(|(ranks, both)| both.each_ref().map(|one| ranks.predicted(one, &sent)));
+            let both = both
+                .map(|(ranks, both)| both.each_ref().map(|one| Some(ranks.predicted(one, &sent))));
             both.unwrap_or_default()
         };
         let own_updates = planning.updates();
