@@ -98,18 +98,12 @@ pub(super) struct Planning {
     pub(super) chosen: Chosen,
     /// The costs of updates after the step and in the backward pass, where plans may have them.
     pub(super) either: [UpdateCosts; 2],
-    /// What an earlier plan expects to be in use besides the step, what is held later included.
-    pub(super) expected: Option<Bytes>,
     /// If ranks share the step: which of them keeps the optimizer's state of which parameter, if they divide it.
     pub(super) shards: Option<Shards>,
     /// The process's peak before planning, as far as it counts.
     pub(super) until_now: Bytes,
     /// The same before the step was measured without its budget, which was exceeded by then.
     pub(super) beyond: Option<Bytes>,
-    /// Whether steps have run, so that the optimizer's state is in use.
-    pub(super) updated: bool,
-    /// Whether the batch is not allocated either.
-    pub(super) without_batch: bool,
     pub(super) meter: Arc<dyn Meter>,
     pub(super) device: Device,
     /// Whether the step runs in the process's own memory, which is read at no cost.
@@ -120,6 +114,17 @@ pub(super) struct Planning {
     pub(super) autodiff_time: Seconds,
     /// Keeps pools within the budget.
     pub(super) room: Arc<Room>,
+}
+
+/// What is in use when a plan is made.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Now {
+    /// What an earlier plan expects to be in use besides the step, what is held later included.
+    pub(super) expected: Option<Bytes>,
+    /// Whether steps have run, so that the optimizer's state is in use.
+    pub(super) updated: bool,
+    /// Whether the batch is not allocated.
+    pub(super) without_batch: bool,
 }
 
 impl Planning {

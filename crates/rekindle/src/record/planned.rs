@@ -18,7 +18,7 @@ use super::{
     choosing::{self, Runs},
     measured::MeasuredRecording,
     optimizer_state::StatePlan,
-    options::{Planning, fitting, with_reserve, without_reserve},
+    options::{Now, Planning, fitting, with_reserve, without_reserve},
     plan_summary::{PlanSummary, StepExchange},
     program::{Prepared, plain_order},
     ranks::{StepRanks, timetable},
@@ -252,6 +252,7 @@ impl<A> PlannedRecording<A> {
 /// If no plan fits, with the smallest budget: that of the plan with the smallest peak, ready to run.
 pub(super) fn planned<A>(
     planning: &Planning,
+    now: Now,
     measured: Rc<MeasuredRecording<A>>,
 ) -> Result<PlannedRecording<A>, RecordError> {
     // All bytes below are without the reserve.
@@ -272,17 +273,17 @@ pub(super) fn planned<A>(
         let beside = planning.beside_buffers(&graph);
         let plain = plain_order(&graph)?;
         let own_of_plain = measured.own_bytes(&plain);
-        let batch = match planning.without_batch {
+        let batch = match now.without_batch {
             true => measured.batch_bytes(),
             false => Bytes::ZERO,
         };
         // A part of what comes later may be in use now.
-        let expected = planning.expected.unwrap_or(Bytes::MAX).max(before);
+        let expected = now.expected.unwrap_or(Bytes::MAX).max(before);
         let base = (before + planning.options.later).min(expected) + batch;
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
-        let state = match (planning.updated, planning.updates().keeps_storage) {
+        let state = match (now.updated, planning.updates().keeps_storage) {
             (true, _) => Bytes::ZERO,
             (false, false) => optimizer.state_bytes,
             (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),

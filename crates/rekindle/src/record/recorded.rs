@@ -16,7 +16,7 @@ use super::{
     measured::MeasuredRecording,
     optimizer,
     optimizer_state::{OptimizerState, StateChoice},
-    options::{Options, Planning},
+    options::{Now, Options, Planning},
     places::Place,
     planned::planned,
     recording::Recording,
@@ -420,14 +420,11 @@ where
             free,
             wanted: Planner::None.into(),
             options: self.options,
-            expected: None,
             shards: self
                 .reducer
                 .map(|reducer| divided.unwrap_or_else(|| Shards::of(model, reducer))),
             until_now: Bytes::ZERO,
             beyond: None,
-            updated: false,
-            without_batch: false,
             chosen: Chosen {
                 way: Way { update, state },
                 ..Chosen::default()
@@ -451,7 +448,7 @@ where
         let shapes = given::shapes(self.batch);
         let measured = MeasuredRecording::new(self.recorded, shapes, comparison_bytes, &measuring);
         let measured = measured.measured(&measuring, given, &Known::default(), progress)?;
-        let first = planned(&planning, Rc::new(measured))?;
+        let first = planned(&planning, Now::default(), Rc::new(measured))?;
         Ok(Step::new(self.step, planning, first))
     }
 }
