@@ -3,8 +3,10 @@
 
 use burn::{
     module::{Devices, Module, ModuleMapper, ModuleVisitor, Param},
-    tensor::{Device, GradientCheckpointingStrategy, Tensor},
+    tensor::{Device, DispatchTensor, GradientCheckpointingStrategy, Tensor},
 };
+
+use super::rank::of_rank;
 
 /// A parameter's autodiff properties: its update is computed without autodiff, and the result becomes a leaf again.
 pub struct Leaf {
@@ -35,6 +37,14 @@ impl Leaf {
             .with_gradient_checkpointing_strategy(strategy)
             .set_require_grad(self.requires_grad)
     }
+}
+
+/// `new`, which has no graph, with the autodiff properties of `old`.
+pub(super) fn again(old: &DispatchTensor, new: DispatchTensor) -> DispatchTensor {
+    of_rank!(old, D => {
+        let leaf = Leaf::of(&Tensor::<D>::from_dispatch(old.clone()));
+        leaf.again(Tensor::<D>::from_dispatch(new)).into_dispatch()
+    })
 }
 
 /// A parameter at its path in the model.
