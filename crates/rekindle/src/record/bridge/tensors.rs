@@ -4,7 +4,7 @@ use std::any::Any;
 
 use burn::{
     module::{Module, ModuleMapper, Param},
-    tensor::{Bool, DType, Device, DispatchTensor, Int, Shape, Tensor, kind::Basic},
+    tensor::{Bool, Device, DispatchTensor, Int, Tensor, kind::Basic},
 };
 use burn_backend::{AutodiffBackend, BackendTypes};
 use burn_capture::CaptureBackend as Capture;
@@ -106,9 +106,9 @@ impl ToRecording {
         like: &Tensor<D, K>,
     ) -> Tensor<D, K> {
         self.next(|map, place| {
-            let (recorded, id) = constant(&map.device, like);
+            let (tensor, id) = recorded(&map.device, like);
             map.note(place, id);
-            recorded
+            tensor
         })
     }
 
@@ -134,16 +134,15 @@ impl ModuleMapper for ToRecording {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (shape, dtype) = (param.shape(), param.dtype());
         let recorded = self.next(|map, place| {
+            let plain = capture_of(Tensor::<D>::empty(shape, (&map.device, dtype)));
+            map.note(place, plain.id());
             if map.places[place].trains {
-                let leaf = float::<D>(&map.device, shape, dtype).require_grad();
-                map.note(place, leaf.primitive().id());
+                let leaf = TrackedBackend::from_inner(plain).require_grad();
                 map.leaves.push((map.parameters.len() - 1, leaf.clone()));
                 Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
             } else {
                 // Without autodiff: `forward` moves running statistics to the input's device, which burn does not
                 // support for recorded tensors with autodiff.
-                let plain = capture_of(Tensor::<D>::empty(shape, (&map.device, dtype)));
-                map.note(place, plain.id());
                 Tensor::<D>::from_primitive::<Capture>(plain)
             }
         });
@@ -162,18 +161,18 @@ impl ModuleMapper for ToRecording {
     }
 }
 
-fn float<const D: usize>(device: &Device, shape: Shape, dtype: DType) -> TrackedFloat {
-    TrackedBackend::from_inner(capture_of(Tensor::<D>::empty(shape, (device, dtype))))
-}
-
-/// An integer or boolean tensor.
-fn constant<const D: usize, K: Basic>(
+/// An empty tensor of the same shape and type on the recording device, a float with autodiff, and its id.
+fn recorded<const D: usize, K: Basic>(
     device: &Device,
     like: &Tensor<D, K>,
 ) -> (Tensor<D, K>, TensorId) {
     let empty = Tensor::<D, K>::empty(like.shape(), (device, like.dtype())).into_dispatch();
     let plain = <DispatchTensor as DispatchKindConversion<Capture>>::try_into_backend(empty);
     let (id, tensor): (_, BackendTensor<TrackedBackend>) = match plain {
+        Ok(BackendTensor::Float(tensor)) => {
+            let id = tensor.id();
+            (id, BackendTensor::Float(TrackedBackend::from_inner(tensor)))
+        }
         Ok(BackendTensor::Int(tensor)) => (tensor.id(), BackendTensor::Int(tensor)),
         Ok(BackendTensor::Bool(tensor)) => (tensor.id(), BackendTensor::Bool(tensor)),
         Ok(_) | Err(_) => panic!("{FOREIGN}"),
@@ -189,31 +188,25 @@ pub(super) struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    fn note(&mut self, id: TensorId, shape: Shape, dtype: DType) {
-        self.tensors.push(TensorIr::uninit(id, shape, dtype));
-    }
-
-    fn constant<const D: usize, K: Basic>(&mut self, tensor: &Tensor<D, K>) -> Tensor<D, K> {
-        let (recorded, id) = constant(self.device, tensor);
-        self.note(id, tensor.shape(), tensor.dtype());
-        recorded
+    fn next<const D: usize, K: Basic>(&mut self, like: &Tensor<D, K>) -> Tensor<D, K> {
+        let (tensor, id) = recorded(self.device, like);
+        self.tensors
+            .push(TensorIr::uninit(id, like.shape(), like.dtype()));
+        tensor
     }
 }
 
 impl TensorMapper for Inputs<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        let (shape, dtype) = (tensor.shape(), tensor.dtype());
-        let recorded = float::<D>(self.device, shape.clone(), dtype);
-        self.note(recorded.primitive().id(), shape, dtype);
-        Tensor::from_primitive::<TrackedBackend>(recorded)
+        self.next(&tensor)
     }
 
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        self.constant(&tensor)
+        self.next(&tensor)
     }
 
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        self.constant(&tensor)
+        self.next(&tensor)
     }
 }
 
