@@ -70,6 +70,18 @@ impl StepProfile {
         self.shown(&stages(&self.graph), plan, budget)
     }
 
+    /// The smallest budget for which a planner has a plan.
+    ///
+    /// # Errors
+    ///
+    /// If the graph is invalid.
+    pub fn smallest_budget(&self, planner: Planner) -> Result<Bytes, RecordError> {
+        match self.plan(Some(Bytes::ZERO), planner) {
+            Err(RecordError::Infeasible { smallest, .. }) => Ok(smallest),
+            plan => plan.map(|(plan, _)| plan.predicted_peak),
+        }
+    }
+
     /// A plan in numbers and by stages.
     fn shown(
         &self,

@@ -4,7 +4,6 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
-use rekindle::record::RecordError;
 use rekindle_plan::{Bytes, Planner};
 
 const DEPTH: u64 = 40;
@@ -47,10 +46,8 @@ fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
         least <= peak && peak <= most,
         "{peak} between {least} and {most}"
     );
-    let smallest = match estimate.profile.plan(Some(Bytes::ZERO), Planner::Auto) {
-        Err(RecordError::Infeasible { smallest, .. }) => smallest,
-        plan => panic!("{:?}", plan.err()),
-    };
+    let smallest = estimate.profile.smallest_budget(Planner::Auto);
+    let smallest = smallest.expect("planned");
     assert!(smallest < peak);
     let budget = Bytes((smallest.0 + peak.0) / 2);
     let plan = estimate.profile.plan(Some(budget), Planner::Auto);
