@@ -1,7 +1,5 @@
 //! A model's and a batch's tensors on the recording device, and their ids there.
 
-use std::any::Any;
-
 use burn::{
     module::{Module, ModuleMapper, Param},
     tensor::{Bool, Device, DispatchTensor, Int, Tensor, kind::Basic},
@@ -62,7 +60,7 @@ pub(super) struct ToRecording {
     pub(super) parameters: Vec<TakenParameter>,
     pub(super) leaves: Vec<(usize, TrackedFloat)>,
     /// The tensors of the places so far.
-    made: Vec<Box<dyn Any>>,
+    made: Vec<DispatchTensor>,
 }
 
 impl ToRecording {
@@ -79,6 +77,7 @@ impl ToRecording {
 
     /// Replaces the tensors of `model`, a copy of a module with these places.
     pub(super) fn replace<M: Module>(&mut self, places: Vec<Place>, model: M) -> M {
+        self.made.reserve_exact(places.len());
         self.places = places;
         model.map(self)
     }
@@ -88,37 +87,26 @@ impl ToRecording {
         any_tracked(&self.device).device()
     }
 
-    /// The tensor of the next place: that of its first one, or what `make` makes.
-    fn next<T: Clone + 'static>(&mut self, make: impl FnOnce(&mut Self, usize) -> T) -> T {
-        let place = self.made.len();
-        let known = self.made.get(self.places[place].first);
-        let tensor = match known.and_then(|known| known.downcast_ref::<T>()) {
-            Some(known) => known.clone(),
-            None => make(self, place),
-        };
-        self.made.push(Box::new(tensor.clone()));
-        tensor
-    }
-
-    /// The tensor of the next place, an integer or boolean one.
-    fn next_constant<const D: usize, K: Basic + 'static>(
+    /// The tensor of the next place: that of its first one, or what `make` makes, with its id.
+    fn next<const D: usize, K: Basic>(
         &mut self,
-        like: &Tensor<D, K>,
+        make: impl FnOnce(&mut Self, usize) -> (Tensor<D, K>, TensorId),
     ) -> Tensor<D, K> {
-        self.next(|map, place| {
-            let (tensor, id) = recorded(&map.device, like);
-            map.note(place, id);
-            tensor
-        })
-    }
-
-    fn note(&mut self, place: usize, tensor: TensorId) {
-        self.parameters.push(TakenParameter {
-            place,
-            path: self.path.join("."),
-            tensor,
-            gradient: None,
+        let place = self.made.len();
+        let known = self.made.get(self.places[place].first).cloned();
+        let tensor = known.map(Tensor::from_dispatch);
+        let tensor = tensor.unwrap_or_else(|| {
+            let (made, tensor) = make(self, place);
+            self.parameters.push(TakenParameter {
+                place,
+                path: self.path.join("."),
+                tensor,
+                gradient: None,
+            });
+            made
         });
+        self.made.push(tensor.clone().into_dispatch());
+        tensor
     }
 }
 
@@ -135,29 +123,30 @@ impl ModuleMapper for ToRecording {
         let (shape, dtype) = (param.shape(), param.dtype());
         let recorded = self.next(|map, place| {
             let plain = capture_of(Tensor::<D>::empty(shape, (&map.device, dtype)));
-            map.note(place, plain.id());
-            if map.places[place].trains {
+            let id = plain.id();
+            let tensor = if map.places[place].trains {
                 let leaf = TrackedBackend::from_inner(plain).require_grad();
-                map.leaves.push((map.parameters.len() - 1, leaf.clone()));
+                map.leaves.push((map.parameters.len(), leaf.clone()));
                 Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
             } else {
                 // Without autodiff: `forward` moves running statistics to the input's device, which burn does not
                 // support for recorded tensors with autodiff.
                 Tensor::<D>::from_primitive::<Capture>(plain)
-            }
+            };
+            (tensor, id)
         });
         param.map(|_| recorded)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        param.map(|tensor| self.next_constant(&tensor))
+        param.map(|tensor| self.next(|map, _| recorded(&map.device, &tensor)))
     }
 
     fn map_bool<const D: usize>(
         &mut self,
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
-        param.map(|tensor| self.next_constant(&tensor))
+        param.map(|tensor| self.next(|map, _| recorded(&map.device, &tensor)))
     }
 }
 
