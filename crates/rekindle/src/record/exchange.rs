@@ -16,7 +16,6 @@
 //! order relative to the gradients differs between plans. So buckets wait for the last mean. A rank that fails before
 //! the last mean reports the failure in the next one.
 
-mod like;
 mod reading;
 
 use std::{
@@ -25,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use burn::tensor::{DispatchTensor, Tensor};
+use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
 use rekindle_plan::Bytes;
 
 use super::{
@@ -36,7 +35,6 @@ use super::{
     recording::Recording,
 };
 use crate::reduce::{Pending, ReduceError};
-use like::Like;
 pub use reading::{ExchangeReading, Exchanges, NetworkReading};
 
 /// A bucket whose sum has begun.
@@ -67,13 +65,6 @@ pub(super) struct Exchange<'a> {
     settled: bool,
     started: Instant,
     reading: ExchangeReading,
-}
-
-/// The joint result of a step's ranks.
-pub(super) struct Shared {
-    /// The whole batch's loss.
-    pub(super) loss: DispatchTensor,
-    pub(super) exchange: ExchangeReading,
 }
 
 impl<'a> Exchange<'a> {
@@ -187,11 +178,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Takes the gradient of a parameter, and begins the buckets that it completes.
-    pub(super) fn take(
-        &mut self,
-        place: usize,
-        gradient: DispatchTensor,
-    ) -> Result<(), RecordError> {
+    fn take(&mut self, place: usize, gradient: DispatchTensor) -> Result<(), RecordError> {
         synchronise(&gradient);
         let started = Instant::now();
         let piece = Like::take(gradient, self.ranks.share)?;
@@ -300,13 +287,10 @@ impl<'a> Exchange<'a> {
         Ok(Some(values))
     }
 
-    /// The joint result of the ranks, after the last bucket.
-    pub(super) fn finish(&mut self) -> Result<Shared, RecordError> {
+    /// The whole batch's loss, and what was measured, after the last bucket.
+    pub(super) fn finish(&mut self) -> Result<(DispatchTensor, ExchangeReading), RecordError> {
         let (like, loss) = self.loss.take().ok_or(RecordError::LossElsewhere)?;
-        Ok(Shared {
-            loss: like.tensor(vec![loss]),
-            exchange: take(&mut self.reading),
-        })
+        Ok((like.tensor(vec![loss]), take(&mut self.reading)))
     }
 
     /// Whether all buckets are summed.
@@ -360,4 +344,42 @@ impl<'a> Exchange<'a> {
 fn synchronise(tensor: &DispatchTensor) {
     let device = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).device());
     let _ = device.sync();
+}
+
+/// All properties of a tensor besides its values.
+pub(super) struct Like {
+    shape: Shape,
+    dtype: DType,
+    device: Device,
+}
+
+impl Like {
+    /// Copies a tensor's values, in 32 bits and multiplied by the rank's share. The values of a rank without samples
+    /// are ignored, whatever it computed.
+    pub(super) fn take(
+        tensor: DispatchTensor,
+        share: f64,
+    ) -> Result<(Self, Vec<f32>), RecordError> {
+        let (like, values) = of_rank!(&tensor, D => {
+            let tensor = Tensor::<D>::from_dispatch(tensor);
+            let like = Self { shape: tensor.shape(), dtype: tensor.dtype(), device: tensor.device() };
+            (like, tensor.try_into_vec_as::<f32>())
+        });
+        let mut values = values.map_err(|error| RecordError::Device(error.to_string()))?;
+        for value in &mut values {
+            *value = match share > 0.0 {
+                true => (f64::from(*value) * share) as f32,
+                false => 0.0,
+            };
+        }
+        Ok((like, values))
+    }
+
+    /// The tensor with these values.
+    pub(super) fn tensor(self, values: Vec<f32>) -> DispatchTensor {
+        of_rank!(@ self.shape.num_dims(), D => {
+            let data = TensorData::new(values, self.shape).convert_dtype(self.dtype);
+            Tensor::<D>::from_data(data, (&self.device, self.dtype)).into_dispatch()
+        })
+    }
 }
