@@ -13,7 +13,7 @@ use burn::{
 
 use super::{
     spec::SampleShape,
-    value::{Projection, Value, ValueError},
+    value::{Projection, Value},
 };
 use rekindle::{ChunkedCrossEntropy, layer::Layer, synchronised_batch_norm};
 
@@ -113,16 +113,6 @@ impl Stage {
     pub(crate) fn synchronise(&mut self) {
         self.synchronised = true;
     }
-
-    fn run(&self, input: Value) -> Result<Value, ValueError> {
-        input.check(&self.input)?;
-        match (self.deferred, self.ops.split_last()) {
-            (Some(loss), Some((last, before))) => {
-                defer(last, run(before, input, self.synchronised)?, loss)
-            }
-            _ => run(&self.ops, input, self.synchronised),
-        }
-    }
 }
 
 impl Layer for Stage {
@@ -133,16 +123,21 @@ impl Layer for Stage {
     ///
     /// If one sample of the input does not have the shape for which the stage was built.
     fn forward(&self, input: Value) -> Value {
-        match self.run(input) {
-            Ok(output) => output,
-            Err(error) => panic!("a stage ran on a value that it was not built for: {error}"),
+        if let Err(error) = input.check(&self.input) {
+            panic!("a stage ran on a value that it was not built for: {error}");
+        }
+        match (self.deferred, self.ops.split_last()) {
+            (Some(loss), Some((last, before))) => {
+                defer(last, run(before, input, self.synchronised), loss)
+            }
+            _ => run(&self.ops, input, self.synchronised),
         }
     }
 }
 
-fn run(ops: &[Op], input: Value, synchronised: bool) -> Result<Value, ValueError> {
+fn run(ops: &[Op], input: Value, synchronised: bool) -> Value {
     ops.iter()
-        .try_fold(input, |value, op| op.forward(value, synchronised))
+        .fold(input, |value, op| op.forward(value, synchronised))
 }
 
 /// Evaluates an expression for the numbers inside a value, of any rank; it keeps the rank.
@@ -152,7 +147,7 @@ macro_rules! of_any_rank {
             Value::Float3($tensor) => Value::Float3($body),
             Value::Float4($tensor) => Value::Float4($body),
             other => {
-                let $tensor = other.into_float2()?;
+                let $tensor = other.into_float2();
                 Value::Float2($body)
             }
         }
@@ -160,13 +155,13 @@ macro_rules! of_any_rank {
 }
 
 impl Op {
-    fn forward(&self, value: Value, synchronised: bool) -> Result<Value, ValueError> {
-        Ok(match self {
+    fn forward(&self, value: Value, synchronised: bool) -> Value {
+        match self {
             Self::Linear(linear) => of_any_rank!(value, x => linear.forward(x)),
-            Self::Conv2d(conv) => conv.forward(value.into_float4()?).into(),
-            Self::MaxPool2d(pool) => pool.forward(value.into_float4()?).into(),
-            Self::AvgPool2d(pool) => pool.forward(value.into_float4()?).into(),
-            Self::Flatten(_) => value.flatten()?,
+            Self::Conv2d(conv) => conv.forward(value.into_float4()).into(),
+            Self::MaxPool2d(pool) => pool.forward(value.into_float4()).into(),
+            Self::AvgPool2d(pool) => pool.forward(value.into_float4()).into(),
+            Self::Flatten(_) => value.flatten(),
             Self::Relu(relu) => of_any_rank!(value, x => relu.forward(x)),
             Self::Gelu(gelu) => of_any_rank!(value, x => gelu.forward(x)),
             Self::Tanh(tanh) => of_any_rank!(value, x => tanh.forward(x)),
@@ -176,18 +171,18 @@ impl Op {
             }
             Self::BatchNorm(norm) => of_any_rank!(value, x => norm.forward(x)),
             Self::LayerNorm(norm) => of_any_rank!(value, x => norm.forward(x)),
-            Self::Embedding(embedding) => embedding.forward(value.into_tokens()?).into(),
+            Self::Embedding(embedding) => embedding.forward(value.into_tokens()).into(),
             Self::Unembedding(shared) => of_any_rank!(value, x => logits(shared, x)),
             Self::Positions(places) => {
-                let vectors = value.into_float3()?;
+                let vectors = value.into_float3();
                 (vectors + places.weight.val().unsqueeze::<3>()).into()
             }
-            Self::Attention(attention) => attention.forward(value.into_float3()?).into(),
+            Self::Attention(attention) => attention.forward(value.into_float3()).into(),
             Self::Residual(layers) => {
                 let skip = value.clone();
-                add(skip, run(layers, value, synchronised)?)?
+                add(skip, run(layers, value, synchronised))
             }
-        })
+        }
     }
 }
 
@@ -224,31 +219,31 @@ fn logits<const D: usize>(shared: &Embedding, tensor: Tensor<D>) -> Tensor<D> {
 }
 
 /// The value and the layer that the loss applies to it, row by row.
-fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Result<Value, ValueError> {
+fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Value {
     let (weight, bias) = match op {
         Op::Linear(linear) => (
             linear.weight.val(),
             linear.bias.as_ref().map(|bias| bias.val()),
         ),
         Op::Unembedding(shared) => (shared.weight.val().transpose(), None),
-        _ => return Ok(value),
+        _ => return value,
     };
     let hidden = match value {
         Value::Float3(tokens) => tokens.flatten(0, 1),
-        other => other.into_float2()?,
+        other => other.into_float2(),
     };
-    Ok(Value::Deferred(Box::new(Projection {
+    Value::Deferred(Box::new(Projection {
         hidden,
         weight,
         bias,
         loss,
-    })))
+    }))
 }
 
-fn add(skip: Value, value: Value) -> Result<Value, ValueError> {
-    Ok(match value {
-        Value::Float2(tensor) => (skip.into_float2()? + tensor).into(),
-        Value::Float3(tensor) => (skip.into_float3()? + tensor).into(),
-        other => (skip.into_float4()? + other.into_float4()?).into(),
-    })
+fn add(skip: Value, value: Value) -> Value {
+    match value {
+        Value::Float2(tensor) => (skip.into_float2() + tensor).into(),
+        Value::Float3(tensor) => (skip.into_float3() + tensor).into(),
+        other => (skip.into_float4() + other.into_float4()).into(),
+    }
 }
