@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::{
     batch::{Batch, Inputs, Targets},
-    dataset::{Dataset, TargetKind},
-    identity::Identity,
+    dataset::{Dataset, TargetKind, contents},
 };
-use crate::{
-    file_error::FileError,
-    model::spec::{ElementKind, SampleShape},
-};
+use crate::{file_error::FileError, model::spec::SampleShape};
 
 /// Images of one size, one byte a value, and a class for each.
 #[derive(Debug)]
@@ -49,18 +47,15 @@ impl Dataset for Images {
     }
 
     fn sample_shape(&self) -> SampleShape {
-        SampleShape {
-            kind: ElementKind::Float,
-            dims: self.dims.to_vec(),
-        }
+        SampleShape::float(self.dims)
     }
 
     fn target(&self) -> TargetKind {
         TargetKind::Classes(self.classes)
     }
 
-    fn identity(&self) -> Identity {
-        Identity::of_bytes([&self.pixels[..], &self.labels])
+    fn identity(&self) -> Value {
+        contents([&self.pixels[..], &self.labels])
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {

@@ -11,19 +11,16 @@ use std::{path::PathBuf, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{
     batch::{Batch, Inputs, Targets},
-    dataset::{Dataset, TargetKind},
+    dataset::{Dataset, TargetKind, contents},
     error::{DataError, empty},
     file::Input,
-    identity::Identity,
     split::starved,
 };
-use crate::{
-    file_error::FileError,
-    model::spec::{ElementKind, SampleShape},
-};
+use crate::{file_error::FileError, model::spec::SampleShape};
 
 /// The number of values of a byte.
 pub const CLASSES: usize = 256;
@@ -178,18 +175,15 @@ impl Dataset for Text {
     }
 
     fn sample_shape(&self) -> SampleShape {
-        SampleShape {
-            kind: ElementKind::Token,
-            dims: vec![self.window],
-        }
+        SampleShape::tokens([self.window])
     }
 
     fn target(&self) -> TargetKind {
         self.predict.target()
     }
 
-    fn identity(&self) -> Identity {
-        Identity::of_bytes(self.files.iter().map(Vec::as_slice))
+    fn identity(&self) -> Value {
+        contents(self.files.iter().map(Vec::as_slice))
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {

@@ -8,7 +8,7 @@ use rekindle::Dtype;
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     data::{
-        Dataset, Identity, Split, TargetKind,
+        Dataset, Split, TargetKind,
         batch::{Batch, Inputs, Targets},
         open,
         settings::Source,
@@ -111,7 +111,7 @@ impl Dataset for Large {
         self.0.train.target()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> serde_json::Value {
         self.0.train.identity()
     }
 

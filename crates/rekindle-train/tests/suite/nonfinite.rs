@@ -7,7 +7,7 @@ use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     NonFinite,
     data::{
-        Dataset, Identity, Shuffled, TargetKind,
+        Dataset, Shuffled, TargetKind,
         batch::{Batch, Inputs},
     },
     device::DeviceId,
@@ -43,7 +43,7 @@ impl Dataset for Poisoned<'_> {
         self.data.target()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> serde_json::Value {
         self.data.identity()
     }
 
