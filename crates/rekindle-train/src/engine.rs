@@ -50,10 +50,10 @@ pub fn to_device(
     device: &Device,
 ) -> Result<(Value, TargetTensor), TrainError> {
     let input = match batch.inputs {
-        Inputs::Floats { values, shape } => {
-            Value::from_floats(values, &shape, (device, dtype.float().into()))?
+        Inputs::Floats(numbers) => {
+            Value::from_floats(numbers, &batch.shape, (device, dtype.float().into()))?
         }
-        Inputs::Tokens { values, shape } => Value::from_tokens(values, &shape, device)?,
+        Inputs::Tokens(ids) => Value::from_tokens(ids, &batch.shape, device)?,
     };
     let targets = match batch.targets {
         Targets::Classes(classes) => {

@@ -67,10 +67,8 @@ impl Dataset for Images {
         }
         let [channels, rows, cols] = self.dims;
         Batch {
-            inputs: Inputs::Floats {
-                values,
-                shape: vec![indices.len(), channels, rows, cols],
-            },
+            shape: vec![indices.len(), channels, rows, cols],
+            inputs: Inputs::Floats(values),
             targets: Targets::Classes(
                 indices
                     .iter()

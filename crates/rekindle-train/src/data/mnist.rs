@@ -93,12 +93,10 @@ mod tests {
         let (train, test) = open(folder.path()).unwrap();
         assert!(test.is_none());
         let batch = train.batch(&[1]);
+        assert_eq!(batch.shape, [1, 1, 2, 2]);
         assert_eq!(
             batch.inputs,
-            Inputs::Floats {
-                values: vec![1.0 / 255.0, 0.2, 0.4, 1.0],
-                shape: vec![1, 1, 2, 2],
-            }
+            Inputs::Floats(vec![1.0 / 255.0, 0.2, 0.4, 1.0])
         );
         assert_eq!(batch.targets, Targets::Classes(vec![3]));
     }

@@ -182,7 +182,7 @@ mod tests {
 
     fn values(dataset: &dyn Dataset) -> HashSet<u32> {
         let all: Vec<usize> = (0..dataset.len()).collect();
-        let Inputs::Floats { values, .. } = dataset.batch(&all).inputs else {
+        let Inputs::Floats(values) = dataset.batch(&all).inputs else {
             panic!("numbers were asked for");
         };
         values.into_iter().map(f32::to_bits).collect()

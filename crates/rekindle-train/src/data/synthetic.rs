@@ -220,13 +220,14 @@ impl Dataset for Synthetic {
             }
         }
         let inputs = match self.vocab {
-            None => Inputs::Floats {
-                values: numbers,
-                shape,
-            },
-            Some(_) => Inputs::Tokens { values: ids, shape },
+            None => Inputs::Floats(numbers),
+            Some(_) => Inputs::Tokens(ids),
         };
-        Batch { inputs, targets }
+        Batch {
+            shape,
+            inputs,
+            targets,
+        }
     }
 }
 
@@ -265,13 +266,8 @@ mod tests {
     fn draws_do_not_change_from_release_to_release() {
         let data = Synthetic::new(&[2], Some(100), CLASSES, 10, 0).unwrap();
         let batch = data.batch(&[0, 1]);
-        assert_eq!(
-            batch.inputs,
-            Inputs::Tokens {
-                values: vec![78, 75, 22, 75],
-                shape: vec![2, 2],
-            }
-        );
+        assert_eq!(batch.shape, [2, 2]);
+        assert_eq!(batch.inputs, Inputs::Tokens(vec![78, 75, 22, 75]));
         assert_eq!(batch.targets, Targets::Classes(vec![1, 1]));
     }
 
@@ -288,7 +284,7 @@ mod tests {
         let hits = (0..400)
             .filter(|&index| {
                 let batch = data.batch(&[index]);
-                let (Inputs::Floats { values, .. }, Targets::Classes(classes)) =
+                let (Inputs::Floats(values), Targets::Classes(classes)) =
                     (batch.inputs, batch.targets)
                 else {
                     panic!("numbers and classes were asked for");
@@ -309,8 +305,7 @@ mod tests {
         let target = TargetKind::TokenClasses(5);
         let data = Synthetic::new(&[40], Some(9), target, 10, 3).unwrap();
         let batch = data.batch(&[0, 7]);
-        let (Inputs::Tokens { values, .. }, Targets::Classes(classes)) =
-            (&batch.inputs, &batch.targets)
+        let (Inputs::Tokens(values), Targets::Classes(classes)) = (&batch.inputs, &batch.targets)
         else {
             panic!("token ids and classes were asked for");
         };

@@ -195,10 +195,8 @@ impl Dataset for Text {
             classes.extend(predicted.iter().copied().map(i32::from));
         }
         Batch {
-            inputs: Inputs::Tokens {
-                values,
-                shape: vec![indices.len(), self.window],
-            },
+            shape: vec![indices.len(), self.window],
+            inputs: Inputs::Tokens(values),
             targets: Targets::Classes(classes),
         }
     }
@@ -244,19 +242,14 @@ mod tests {
         let (_folder, paths) = files(&[&[0, 200, 255, 7]]);
         let (train, _) = open(&paths, (2, Predict::Next), 0.0).unwrap();
         let batch = train.batch(&[1, 0]);
-        assert_eq!(
-            batch.inputs,
-            Inputs::Tokens {
-                values: vec![200, 255, 0, 200],
-                shape: vec![2, 2],
-            }
-        );
+        assert_eq!(batch.shape, [2, 2]);
+        assert_eq!(batch.inputs, Inputs::Tokens(vec![200, 255, 0, 200]));
         assert_eq!(batch.targets, Targets::Classes(vec![7, 255]));
         let (each, _) = open(&paths, (2, Predict::Each), 0.0).unwrap();
         let each = each.batch(&[1, 0]);
         assert_eq!(each.inputs, batch.inputs);
         assert_eq!(each.targets, Targets::Classes(vec![255, 7, 200, 255]));
-        assert_eq!((each.samples(), each.targets.len()), (2, 4));
+        assert_eq!((each.samples(), each.predictions()), (2, 4));
     }
 
     #[test]

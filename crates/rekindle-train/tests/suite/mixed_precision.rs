@@ -122,7 +122,7 @@ impl Dataset for Large {
                 *value += 1000.0;
             }
         };
-        if let Inputs::Floats { values, .. } = &mut batch.inputs {
+        if let Inputs::Floats(values) = &mut batch.inputs {
             large(values);
         }
         if let Targets::Values { values, .. } = &mut batch.targets {
