@@ -9,7 +9,7 @@ use burn::nn::{
 };
 
 use super::{
-    init::{FirstValues, conv_fan_in, independent_values, linear_values, unit_rows},
+    init::{conv_fan_in, independent_values, linear_values, unit_rows},
     maker::Maker,
     rules::{
         NO_LAYERS, check_sample, image, not_zero, pooled, product, too_large, vectors, windows,
@@ -89,10 +89,7 @@ pub(super) fn place<'a>(
         LayerSpec::Linear { out, bias } => {
             not_zero("out", &[out])?;
             let make = drawn(move |maker| {
-                let FirstValues {
-                    weight,
-                    bias: first,
-                } = linear_values(list, index, last);
+                let (weight, first) = linear_values(list, index, last);
                 let weight = maker.weight(weight, [last, out]);
                 let bias = bias.then(|| first.init([out], maker.device));
                 Op::Linear(maker.drawn(Linear { weight, bias }))
