@@ -80,16 +80,6 @@ impl DeviceId {
             Self::Wgpu(_) => "wgpu",
         }
     }
-
-    /// Whether the device's backend is part of this build.
-    #[must_use]
-    pub fn built_in(self) -> bool {
-        match self {
-            Self::Cpu => cfg!(feature = "flex"),
-            Self::Cuda(_) => cfg!(feature = "cuda"),
-            Self::Wgpu(_) => cfg!(feature = "wgpu"),
-        }
-    }
 }
 
 /// Serializes as the user would type it.
