@@ -113,11 +113,6 @@ impl Input {
     fn length_is_not(&self, expected: u64) -> FileError {
         length(&self.path, expected, self.length.unwrap_or(self.taken))
     }
-
-    /// Its length, unless it is packed or no file.
-    pub(super) fn length(&self) -> Option<u64> {
-        self.length
-    }
 }
 
 /// The free memory of the host; unlimited if the system does not report it.

@@ -221,10 +221,8 @@ pub(super) fn place<'a>(
             }
             let make = drawn(move |maker| {
                 let config = MultiHeadAttentionConfig::new(dim, heads).with_dropout(0.0);
-                Op::Attention(Attention::new(
-                    maker.drawn(config.init(maker.device)),
-                    causal,
-                ))
+                let heads = vec![maker.drawn(config.init(maker.device))];
+                Op::Attention(Attention { heads, causal })
             });
             let map = biased(&[dim, dim], dim, true);
             (same(), map.and_then(|map| map.checked_mul(4)), make)

@@ -62,8 +62,8 @@ pub(super) struct Flatten;
 #[derive(Module, Debug)]
 pub(super) struct Attention {
     /// One. It is in a list because burn has no modules in boxes, and every [`Op`] would be as large.
-    heads: Vec<MultiHeadAttention>,
-    causal: bool,
+    pub(super) heads: Vec<MultiHeadAttention>,
+    pub(super) causal: bool,
 }
 
 /// One stage of a model built from a [`ModelSpec`](super::spec::ModelSpec).
@@ -187,13 +187,6 @@ impl Op {
 }
 
 impl Attention {
-    pub(super) fn new(heads: MultiHeadAttention, causal: bool) -> Self {
-        Self {
-            heads: vec![heads],
-            causal,
-        }
-    }
-
     fn forward(&self, vectors: Tensor<3>) -> Tensor<3> {
         let [batch, length, _] = vectors.dims();
         let device = vectors.device();

@@ -167,10 +167,8 @@ impl Value {
     #[must_use]
     pub fn kind(&self) -> ElementKind {
         match self {
-            Self::Float2(_) | Self::Float3(_) | Self::Float4(_) | Self::Deferred(_) => {
-                ElementKind::Float
-            }
             Self::Tokens(_) => ElementKind::Token,
+            _ => ElementKind::Float,
         }
     }
 
