@@ -104,23 +104,17 @@ mod tests {
         let folder = TempDir::new().unwrap();
         write_all(folder.path());
         let third = folder.path().join("data_batch_3.bin");
+        let assert_refused = |words: &str| {
+            let message = open(folder.path()).err().unwrap().to_string();
+            assert!(message.contains(words), "{message}");
+        };
         fs::write(&third, &record(1, 0)[..3000]).unwrap();
-        let refused = || open(folder.path()).err().unwrap().to_string();
-        let message = refused();
-        assert!(
-            message.contains(
-                "data_batch_3.bin: holds 3000 bytes where 3073 are expected; it was cut short"
-            ),
-            "{message}"
+        assert_refused(
+            "data_batch_3.bin: holds 3000 bytes where 3073 are expected; it was cut short",
         );
         fs::write(&third, [record(1, 0), record(200, 0)].concat()).unwrap();
-        let message = refused();
-        assert!(message.contains("label 200 of sample 1"), "{message}");
+        assert_refused("label 200 of sample 1");
         fs::remove_file(&third).unwrap();
-        let message = refused();
-        assert!(
-            message.ends_with("data_batch_3.bin: no such file"),
-            "{message}"
-        );
+        assert_refused("data_batch_3.bin: no such file");
     }
 }
