@@ -45,17 +45,9 @@ impl Embedded {
                 Some(&LayerSpec::Embedding { vocab, dim }) => Some([vocab, dim]),
                 _ => None,
             },
-            is_shared: shares(layers),
+            is_shared: layers.contains(&LayerSpec::Unembedding),
         }
     }
-}
-
-fn shares(layers: &[LayerSpec]) -> bool {
-    layers.iter().any(|layer| match layer {
-        LayerSpec::Unembedding => true,
-        LayerSpec::Residual(layers) => shares(layers),
-        _ => false,
-    })
 }
 
 /// The layer `list[index]` on an input, or the reason why it cannot take it.

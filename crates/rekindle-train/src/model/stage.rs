@@ -17,40 +17,26 @@ use super::{
 };
 use rekindle::{ChunkedCrossEntropy, layer::Layer, synchronised_batch_norm};
 
-/// A layer's module.
+/// A layer's module; [`LayerSpec`](super::spec::LayerSpec) says what each kind computes.
 #[derive(Module, Debug)]
 pub(super) enum Op {
-    /// `y = x W + b` on the last dimension.
     Linear(Linear),
-    /// 2-D convolution.
     Conv2d(Conv2d),
-    /// Maximum over windows.
     MaxPool2d(MaxPool2d),
-    /// Mean over windows.
     AvgPool2d(AvgPool2d),
-    /// All dimensions of a sample into one.
     Flatten(Flatten),
-    /// `max(x, 0)`.
     Relu(Relu),
-    /// Gaussian error linear unit.
     Gelu(Gelu),
-    /// Hyperbolic tangent.
     Tanh(Tanh),
-    /// Zeroes values at random while training.
     Dropout(Dropout),
-    /// Batch normalisation over the first dimension of a sample.
     BatchNorm(BatchNorm),
-    /// Layer normalisation over the last dimension.
     LayerNorm(LayerNorm),
-    /// A learned vector for each token id.
     Embedding(Embedding),
-    /// Logits by an embedding's weight.
+    /// With the embedding's weight.
     Unembedding(Embedding),
-    /// A learned vector for each position.
+    /// A vector for each position.
     Positions(Embedding),
-    /// Multi-head attention.
     Attention(Attention),
-    /// `x + f(x)`, where `f` is a list of layers.
     Residual(Vec<Op>),
 }
 
