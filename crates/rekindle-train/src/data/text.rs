@@ -101,18 +101,17 @@ pub(super) fn open(
 
     let files = Arc::new(files);
     let cuts: Vec<usize> = files.iter().map(|bytes| cut(bytes.len(), share)).collect();
-    let text = |stride, range: &dyn Fn(usize) -> (usize, usize)| {
-        Text::new(&files, (window, predict), stride, range)
-    };
-    let samples = text(1, &|file| (0, files[file].len())).len;
-    let train = text(1, &|file| (0, cuts[file]));
+    let samples = files.iter().map(|bytes| bytes.len().saturating_sub(window));
+    let samples: usize = samples.sum();
+    let train = Text::new(&files, (window, predict), 1, |file| (0, cuts[file]));
     if train.len == 0 {
         return Err(starved(share, samples, "training"));
     }
     if share == 0.0 {
         return Ok((train, None));
     }
-    let eval = text(window, &|file| (cuts[file], files[file].len()));
+    let rest = |file: usize| (cuts[file], files[file].len());
+    let eval = Text::new(&files, (window, predict), window, rest);
     if eval.len == 0 {
         return Err(starved(share, samples, "evaluation"));
     }
@@ -151,9 +150,7 @@ impl Text {
             len: first,
         }
     }
-}
 
-impl Text {
     /// The window of sample `index`, and the bytes to predict.
     fn sample(&self, index: usize) -> (&[u8], &[u8]) {
         assert!(index < self.len, "sample {index} of {}", self.len);
