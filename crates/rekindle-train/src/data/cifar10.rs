@@ -11,8 +11,6 @@ use super::{
 };
 use crate::file_error::FileError;
 
-/// Classes of CIFAR-10.
-pub const CLASSES: usize = 10;
 /// Channels, rows and columns.
 pub const DIMS: [usize; 3] = [3, 32, 32];
 
@@ -42,7 +40,6 @@ fn read(paths: impl IntoIterator<Item = PathBuf>) -> Result<Images, FileError> {
         dims: DIMS,
         pixels: Vec::new(),
         labels: Vec::new(),
-        classes: CLASSES,
     };
     for path in paths {
         let bytes = Input::open(&path)?.all()?;
@@ -58,7 +55,7 @@ fn read(paths: impl IntoIterator<Item = PathBuf>) -> Result<Images, FileError> {
             images.labels.push(record[0]);
             images.pixels.extend_from_slice(&record[1..]);
         }
-        check_labels(&images.labels[before..], CLASSES, &path)?;
+        check_labels(&images.labels[before..], &path)?;
     }
     Ok(images)
 }

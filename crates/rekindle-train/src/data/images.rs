@@ -19,26 +19,22 @@ pub(super) struct Images {
     pub pixels: Vec<u8>,
     /// The classes.
     pub labels: Vec<u8>,
-    /// How many classes there are.
-    pub classes: usize,
 }
 
-/// Fails if one of a file's labels is not below `classes`.
-pub(super) fn check_labels(labels: &[u8], classes: usize, path: &Path) -> Result<(), FileError> {
-    match labels
-        .iter()
-        .position(|&label| usize::from(label) >= classes)
-    {
-        None => Ok(()),
-        Some(index) => Err(FileError::content(
-            path,
-            format!(
-                "label {} of sample {index} is not one of the {classes} classes (0 to {})",
-                labels[index],
-                classes - 1
-            ),
-        )),
-    }
+/// Classes of MNIST, of data sets in its form, and of CIFAR-10.
+pub(super) const CLASSES: usize = 10;
+
+/// Fails if one of a file's labels is none of the classes.
+pub(super) fn check_labels(labels: &[u8], path: &Path) -> Result<(), FileError> {
+    let mut labels = labels.iter().enumerate();
+    let Some((index, label)) = labels.find(|(_, label)| usize::from(**label) >= CLASSES) else {
+        return Ok(());
+    };
+    let last = CLASSES - 1;
+    let reason = format!(
+        "label {label} of sample {index} is not one of the {CLASSES} classes (0 to {last})"
+    );
+    Err(FileError::content(path, reason))
 }
 
 impl Dataset for Images {
@@ -51,7 +47,7 @@ impl Dataset for Images {
     }
 
     fn target(&self) -> TargetKind {
-        TargetKind::Classes(self.classes)
+        TargetKind::Classes(CLASSES)
     }
 
     fn identity(&self) -> Value {

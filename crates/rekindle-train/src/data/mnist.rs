@@ -8,8 +8,6 @@ use super::{
 };
 use crate::file_error::FileError;
 
-/// Classes of MNIST.
-pub const CLASSES: usize = 10;
 /// Channels, rows and columns of the original's images.
 pub const DIMS: [usize; 3] = [1, 28, 28];
 
@@ -54,12 +52,11 @@ fn set(folder: &Path, prefix: &str) -> Result<Option<Images>, FileError> {
         let reason = format!("holds {labels} labels for the {images} images of {of}");
         return Err(FileError::content(&labels_path, reason));
     }
-    check_labels(&labels, CLASSES, &labels_path)?;
+    check_labels(&labels, &labels_path)?;
     Ok(Some(Images {
         dims: [1, images.rows, images.cols],
         pixels: images.pixels,
         labels,
-        classes: CLASSES,
     }))
 }
 

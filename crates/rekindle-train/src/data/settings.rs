@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{cifar10, dataset::TargetKind, mnist, text, text::Predict};
+use super::{cifar10, dataset::TargetKind, images::CLASSES, mnist, text, text::Predict};
 use crate::{
     model::spec::SampleShape,
     settings::{AT_LEAST_1, Invalid, first_invalid},
@@ -132,8 +132,7 @@ impl Source {
     pub fn target(&self) -> TargetKind {
         match self {
             Self::Text { predict, .. } => predict.target(),
-            Self::Mnist { .. } => TargetKind::Classes(mnist::CLASSES),
-            Self::Cifar10 { .. } => TargetKind::Classes(cifar10::CLASSES),
+            Self::Mnist { .. } | Self::Cifar10 { .. } => TargetKind::Classes(CLASSES),
             Self::Synthetic { target, .. } => *target,
         }
     }
