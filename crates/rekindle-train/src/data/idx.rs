@@ -63,14 +63,11 @@ fn read<const D: usize>(
     magic: u32,
 ) -> Result<([u32; D], Vec<u8>), FileError> {
     let mut file = Input::open(path)?;
-    let header = 4 * (1 + D);
-    let bytes = file.take(header, header as u64)?;
-    let number = |at: usize| {
-        let four = bytes[4 * at..4 * at + 4].iter();
-        four.fold(0, |number: u32, &byte| number << 8 | u32::from(byte))
-    };
+    let header = file.take(4 * (1 + D))?;
+    let (numbers, _) = header.as_chunks::<4>();
+    let mut numbers = numbers.iter().map(|bytes| u32::from_be_bytes(*bytes));
 
-    let actual = number(0);
+    let actual = numbers.next().unwrap_or_default();
     if actual != magic {
         return Err(FileError::content(
             path,
@@ -80,8 +77,8 @@ fn read<const D: usize>(
         ));
     }
     let mut dims = [0; D];
-    for (at, dim) in dims.iter_mut().enumerate() {
-        *dim = number(at + 1);
+    for (dim, number) in dims.iter_mut().zip(numbers) {
+        *dim = number;
     }
     if let [_, rows, cols] = dims[..]
         && (rows == 0 || cols == 0)
@@ -93,7 +90,7 @@ fn read<const D: usize>(
     let values = dims
         .iter()
         .fold(1u64, |size, &dim| size.saturating_mul(dim.into()));
-    let values_read = file.rest_of(values.saturating_add(header as u64))?;
+    let values_read = file.rest_of(values.saturating_add(header.len() as u64))?;
     if values == 0 {
         return Err(empty(path));
     }
