@@ -49,7 +49,7 @@ impl TargetTensor {
                 (loss, Some(correct))
             }
             (output, _) => {
-                let output = rows(output);
+                let output = output.into_rows().cast(Dtype::F32.float());
                 (self.loss(output.clone()), self.correct(output))
             }
         }
@@ -75,13 +75,4 @@ impl TargetTensor {
             Self::Values(_) => None,
         }
     }
-}
-
-/// The model's output as `[rows, values]`, in the type of the loss.
-fn rows(output: Value) -> Tensor<2> {
-    let rows: Tensor<2> = match output {
-        Value::Float3(tokens) => tokens.flatten(0, 1),
-        other => other.into_float2(),
-    };
-    rows.cast(Dtype::F32.float())
 }

@@ -207,12 +207,8 @@ fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Value {
         Op::Unembedding(shared) => (shared.weight.val().transpose(), None),
         _ => return value,
     };
-    let hidden = match value {
-        Value::Float3(tokens) => tokens.flatten(0, 1),
-        other => other.into_float2(),
-    };
     Value::Deferred(Box::new(Projection {
-        hidden,
+        hidden: value.into_rows(),
         weight,
         bias,
         loss,

@@ -196,6 +196,14 @@ impl Value {
         )))
     }
 
+    /// The numbers `[rows, values]`: a row for each sample, or for each place of each sample.
+    pub(crate) fn into_rows(self) -> Tensor<2> {
+        match self {
+            Self::Float3(tensor) => tensor.flatten(0, 1),
+            other => other.into_float2(),
+        }
+    }
+
     /// The same numbers, those of a sample in one dimension.
     ///
     /// # Panics
