@@ -10,7 +10,7 @@ use super::{
     train_error::TrainError,
 };
 use crate::model::{stage::Stage, value::Value};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 pub(super) use largest::LargestNeeds;
 use rekindle::{
     dtype::Dtype,
@@ -50,8 +50,10 @@ pub fn to_device(
     device: &Device,
 ) -> Result<(Value, TargetTensor), TrainError> {
     let input = match batch.inputs {
-        Inputs::Floats { values, shape } => Value::from_floats_in(dtype, values, &shape, device)?,
-        Inputs::Tokens { values, shape } => Value::from_tokens(values, &shape, device)?,
+        Inputs::Floats(numbers) => {
+            Value::from_floats(numbers, &batch.shape, (device, dtype.float().into()))?
+        }
+        Inputs::Tokens(ids) => Value::from_tokens(ids, &batch.shape, device)?,
     };
     let targets = match batch.targets {
         Targets::Classes(classes) => {
@@ -59,7 +61,8 @@ pub fn to_device(
         }
         Targets::Values { values, width } => {
             let shape = [values.len() / width.max(1), width];
-            TargetTensor::Values(Value::from_floats(values, &shape, device)?.into_float2()?)
+            let values = Value::from_floats(values, &shape, (device, DType::F32))?;
+            TargetTensor::Values(values.into_float2())
         }
     };
     Ok((input, targets))

@@ -34,7 +34,7 @@ pub(super) fn fingerprint(
     if settings.rate_depends_on_steps() {
         fields.insert("steps".into(), settings.steps.into());
     }
-    let mut about = object(json!(data.identity()));
+    let mut about = object(data.identity());
     about.extend([
         ("target".to_owned(), json!(data.target())),
         ("samples".to_owned(), json!(data.len())),

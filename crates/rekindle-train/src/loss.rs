@@ -49,7 +49,7 @@ impl TargetTensor {
                 (loss, Some(correct))
             }
             (output, _) => {
-                let output = rows(output);
+                let output = output.into_rows().cast(Dtype::F32.float());
                 (self.loss(output.clone()), self.correct(output))
             }
         }
@@ -74,17 +74,5 @@ impl TargetTensor {
             }
             Self::Values(_) => None,
         }
-    }
-}
-
-/// The model's output as `[rows, values]`, in the type of the loss.
-fn rows(output: Value) -> Tensor<2> {
-    let rows = match output {
-        Value::Float3(tokens) => Ok(tokens.flatten(0, 1)),
-        other => other.into_float2(),
-    };
-    match rows {
-        Ok(rows) => rows.cast(Dtype::F32.float()),
-        Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
     }
 }

@@ -350,7 +350,6 @@ fn too_much(bytes: Bytes, all: Bytes, device: &DeviceInfo) -> String {
     }
     let others = rekindle_train::device::gpu_processes(number);
     if !others.is_empty() {
-        let others: Vec<String> = others.iter().map(ToString::to_string).collect();
         text.push_str(&format!(". The rest is held by {}", others.join(", ")));
     }
     text

@@ -66,7 +66,7 @@ fn info(gpu: &Gpu, free_bytes: Option<Bytes>) -> DeviceInfo {
 /// Memory that no process holds. NVML reports a whole card, of which a MIG instance is a part.
 fn listed_free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
     parts()?;
-    Ok(nvml_memory(gpu.number)?.free_bytes.min(Bytes(gpu.total)))
+    Ok(Bytes(nvml_memory(gpu.number)?.free.min(gpu.total)))
 }
 
 /// Memory available to this process, its context included.

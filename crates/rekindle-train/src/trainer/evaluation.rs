@@ -31,7 +31,7 @@ impl Trainer<'_> {
         let device = self.device.clone().without_autodiff();
         let mut all = Tally::default();
         for batch in batches {
-            let size = batch.targets.len();
+            let size = batch.predictions();
             all.samples += batch.samples();
             let (mut value, targets) = to_device(batch, self.job.settings.dtype, &device)?;
             for layer in model.layers() {

@@ -51,7 +51,7 @@ impl Trainer<'_> {
         for (part, batch) in parts.enumerate() {
             let batch = batch?;
             all.tally.samples += batch.samples();
-            all.tally.predictions += batch.targets.len();
+            all.tally.predictions += batch.predictions();
             let run = self.steps_done * count + part;
             let part = self.run_part(batch, run as u64, rate)?;
             match count {

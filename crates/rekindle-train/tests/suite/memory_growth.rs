@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
-    data::{Dataset, Identity, TargetKind, batch::Batch},
+    data::{Dataset, TargetKind, batch::Batch},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::MemoryGrowth,
@@ -98,7 +98,7 @@ impl Dataset for Hoard<'_> {
         self.data.target()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> serde_json::Value {
         self.data.identity()
     }
 

@@ -8,7 +8,7 @@ use rekindle::Dtype;
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     data::{
-        Dataset, Identity, Split, TargetKind,
+        Dataset, Split, TargetKind,
         batch::{Batch, Inputs, Targets},
         open,
         settings::Source,
@@ -111,7 +111,7 @@ impl Dataset for Large {
         self.0.train.target()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> serde_json::Value {
         self.0.train.identity()
     }
 
@@ -122,7 +122,7 @@ impl Dataset for Large {
                 *value += 1000.0;
             }
         };
-        if let Inputs::Floats { values, .. } = &mut batch.inputs {
+        if let Inputs::Floats(values) = &mut batch.inputs {
             large(values);
         }
         if let Targets::Values { values, .. } = &mut batch.targets {

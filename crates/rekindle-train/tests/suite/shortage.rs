@@ -22,7 +22,7 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, Request};
 use rekindle_train::{
-    data::{Dataset, Identity, TargetKind, batch::Batch},
+    data::{Dataset, TargetKind, batch::Batch},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
@@ -95,7 +95,7 @@ impl Dataset for Greedy {
         self.data.target()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> serde_json::Value {
         self.data.identity()
     }
 

@@ -132,7 +132,7 @@ fn whole_gpu_used(device: DeviceId) -> Option<Bytes> {
     match device {
         DeviceId::Cuda(index) => {
             let memory = crate::device::nvml_memory(index).ok()?;
-            Some(memory.used_bytes)
+            Some(Bytes(memory.used))
         }
         DeviceId::Cpu | DeviceId::Wgpu(_) => None,
     }
