@@ -1,7 +1,5 @@
 //! A training's recorded step, which runs by its plan.
 
-mod largest;
-
 use super::{
     data::batch::{Batch, Inputs, Targets},
     loss::{Correct, TargetTensor},
@@ -11,7 +9,6 @@ use super::{
 };
 use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{Device, Tensor};
-pub(super) use largest::LargestNeeds;
 use rekindle::{
     dtype::Dtype,
     record::{Output, Step, Update},
@@ -97,11 +94,6 @@ pub(super) fn loss(
 /// A measured training step: it can be planned any number of times, and runs by its last plan.
 pub struct Engine {
     pub(super) step: RecordedStep,
-    /// Of its last plan.
-    pub(super) largest: LargestNeeds,
-    pub(super) param_count: u64,
-    /// Names of the model's stages.
-    pub(super) stages: Vec<String>,
     /// The model, if nothing else holds it: its parameters are in use in every plan.
     pub(super) _held: Option<Sequential<Stage>>,
 }

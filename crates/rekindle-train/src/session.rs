@@ -6,16 +6,17 @@
 //! |---|---|
 //! | `job.rs`, `order.rs`, `plan_file.rs` | what is to be trained, and where its schedule comes from |
 //! | `prepare.rs`, `recorded.rs` | the model as it is built; its step, recorded and measured |
-//! | `recorded/plans.rs`, `planned.rs` | plans of that step |
+//! | `recorded/plans.rs`, `planned.rs`, `largest.rs` | plans of that step |
 //! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
 //! | `frontier.rs` | plans for many budgets |
-//! | `run.rs`, `run/` | a run: start, steps, snapshots, other plans when memory is short, its record |
+//! | `run.rs`, `run/` | the training loop: start, steps, evaluations, snapshots, other plans when memory is short, record |
 //! | `event.rs`, `notice.rs` | what happens in a run, as it is told; of it, what is said of its folder |
 //! | `out_of_memory.rs`, `run_error.rs` | why a run ends early |
 
 mod event;
 mod frontier;
 mod job;
+mod largest;
 mod measured_step;
 mod notice;
 mod order;

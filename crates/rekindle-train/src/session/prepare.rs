@@ -29,8 +29,16 @@ impl Built {
         check_update(job.settings)?;
         check_loss_chunks(job.settings, job.model, job.train.target())?;
         let blueprint = job.model.blueprint()?;
-        check_buffers(job)?;
         let shape = blueprint.shape.clone();
+        // As every loss here requires: one row of numbers, or one row for each token.
+        let output = shape.output();
+        if !matches!(output.dims.len(), 1 | 2) {
+            return Err(TrainError::Output {
+                got: output.clone(),
+            }
+            .into());
+        }
+        check_buffers(job)?;
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
         // Initial values are drawn on the device.

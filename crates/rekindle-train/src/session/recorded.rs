@@ -14,7 +14,7 @@ pub(super) use self::plans::{named, refused};
 use super::{Event, Job, RunError, Tell, prepare::Built};
 use crate::{
     data::ahead::held_bytes,
-    engine::{Engine, LargestNeeds, loss_of_part},
+    engine::{Engine, loss_of_part},
     optimizer::AnyOptimizer,
 };
 use rekindle::{
@@ -90,13 +90,7 @@ impl Built {
                 &mut |done, of| tell(Event::Measuring { done, of }),
             )?;
         step.set_share(job.part().len() as f64 / settings.batch as f64);
-        Ok(Engine {
-            step,
-            largest: LargestNeeds::default(),
-            param_count: self.shape.param_count(),
-            stages: job.model.stage_names(),
-            _held: None,
-        })
+        Ok(Engine { step, _held: None })
     }
 
     /// Peak memory of writing a snapshot or the weights: a parameter's state, copied to the host, and another

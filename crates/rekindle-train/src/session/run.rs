@@ -1,32 +1,40 @@
-//! One run on one device.
+//! One run on one device: the training loop.
 
+mod evaluation;
 mod growth;
+mod parts;
 mod replan;
 mod saving;
 mod start;
+mod step;
 mod told;
 
 use std::{sync::Arc, thread, time::Instant};
 
+use burn::{module::Module, tensor::Device};
 use growth::GrowthWatch;
 use rekindle_plan::{Bytes, Seconds};
+use step::StepReport;
 
 use super::{Event, Job, MemoryNow, Planned, RunError, Tell};
 use crate::{
-    data::{Shuffled, ahead::Ahead, in_order},
+    data::{Shuffled, ahead::Ahead},
     device::DeviceId,
     engine::Engine,
+    model::stage::Stage,
+    optimizer::AnyOptimizer,
     progress::Progress,
     record::{PhasedStep, RunRecord},
     run_dir::RunFiles,
     step_times::StepTimes,
     tracker::TrackedPass,
     train_error::TrainError,
-    trainer::{StepReport, Trainer},
 };
 use rekindle::{
     meter::{Meter, PeakMemory},
     record::{NetworkReading, SpanReading},
+    sequential::Sequential,
+    statistics::Statistics,
 };
 
 /// Number of tracked steps, if requested: the optimizer's state is allocated in the first.
@@ -38,11 +46,20 @@ const PHASED_STEPS: usize = 3;
 pub(super) struct Session<'a> {
     job: &'a Job<'a>,
     tell: &'a mut Tell<'a>,
-    device: DeviceId,
+    id: DeviceId,
+    device: Device,
     meter: Arc<dyn Meter>,
     batches: Shuffled,
     planned: Planned,
-    trainer: Trainer<'a>,
+    engine: Engine,
+    model: Sequential<Stage>,
+    param_count: u64,
+    statistics: Statistics,
+    optimizer: AnyOptimizer,
+    /// What a step may take.
+    budget: Option<Bytes>,
+    /// Whether a step is done, with which the optimizer's state came.
+    settled: bool,
     phases: Vec<PhasedStep>,
     /// The step to trace, and its trace after it is done.
     traced: Option<usize>,
@@ -99,9 +116,9 @@ impl<'a> Session<'a> {
             interrupted = self.evaluate()?.is_none();
             self.save()?;
         }
-        while self.trainer.steps_done() < steps && !interrupted {
+        while self.progress.steps < steps && !interrupted {
             let report = self.step(ahead)?;
-            let done = self.trainer.steps_done();
+            let done = self.progress.steps;
             if self.traced == Some(done) {
                 self.trace = report.spans;
                 let exchange = report.exchange.as_ref();
@@ -132,7 +149,6 @@ impl<'a> Session<'a> {
                 stop: &mut asked,
             });
             interrupted = self.job.ranks.stops(asked);
-            self.progress.stepped(&report.record);
             let counts = self.steps_here() > 1 && self.traced != Some(done);
             self.times.add(report.record.step_s, counts);
             if let (Some(times), Some(took)) = (&mut self.exchange_times, &report.exchange) {
@@ -177,14 +193,14 @@ impl<'a> Session<'a> {
     /// Runs the next step, with smaller plans if there is too little memory.
     fn step(&mut self, ahead: &mut Ahead) -> Result<StepReport, RunError> {
         loop {
-            let next = self.trainer.steps_done() + 1;
+            let next = self.progress.steps + 1;
             let parts = self.parts();
             let parts = (0..parts).map(|part| ahead.take((next - 1) * parts + part));
             let tracked = self.job.track && self.steps_here() < TRACKED_STEPS;
             if tracked || self.traced == Some(next) {
-                self.trainer.trace_next_step();
+                self.engine.step.set_watched(true);
             }
-            match self.trainer.step(parts) {
+            match self.attempt(parts) {
                 Ok(mut report) => {
                     // What is held between steps is the same after each of them.
                     let waits = Instant::now();
@@ -192,7 +208,7 @@ impl<'a> Session<'a> {
                     report.record.step_s += Seconds(waits.elapsed().as_secs_f64());
                     if tracked {
                         // Before another plan is made, for the steps to come.
-                        let changes = self.trainer.engine().step.changes();
+                        let changes = self.engine.step.changes();
                         let chain = &self.planned.staged.chain;
                         let passes = TrackedPass::all(next, changes, &report.spans, chain);
                         (self.tell)(Event::Tracked(&passes));
@@ -200,9 +216,12 @@ impl<'a> Session<'a> {
                     if let Some(shortage) = &report.short
                         && let Err(error) = self.plan_smaller(shortage.clone())
                     {
+                        if let Some(files) = &mut self.files {
+                            files.stepped(&report.record, self.tell);
+                        }
                         return Err(self.ended(error, true));
                     }
-                    if let Some(by) = self.trainer.engine().step.take_growth() {
+                    if let Some(by) = self.engine.step.take_growth() {
                         self.planned_by_step(by);
                     }
                     return Ok(report);
@@ -220,7 +239,7 @@ impl<'a> Session<'a> {
 
     /// Steps done since the run was started or resumed.
     fn steps_here(&self) -> usize {
-        self.trainer.steps_done() - self.resumed_at.unwrap_or(0)
+        self.progress.steps - self.resumed_at.unwrap_or(0)
     }
 
     /// Adds the batch number and the stage name to the error of a value that is not finite.
@@ -231,66 +250,16 @@ impl<'a> Session<'a> {
             return RunError::NonFinite {
                 epoch: step / per_epoch + 1,
                 batch: step % per_epoch + 1,
-                stage: stage.and_then(|stage| self.trainer.engine().stages.get(stage).cloned()),
+                stage: stage.and_then(|stage| self.job.model.stage_names().into_iter().nth(stage)),
                 found,
             };
         }
         error.into()
     }
 
-    /// Whether an evaluation is due and was not made yet.
-    fn evaluation_is_due(&self) -> bool {
-        let settings = self.job.settings;
-        let done = self.trainer.steps_done();
-        let last = self.progress.evaluation.as_ref();
-        let due = settings
-            .eval_every
-            .is_some_and(|every| done.is_multiple_of(every));
-        (due || done == settings.steps) && done > 0 && last.is_none_or(|last| last.step < done)
-    }
-
-    /// Evaluates, and returns whether this is the best evaluation so far; `None` if it is told to stop.
-    fn evaluate(&mut self) -> Result<Option<bool>, RunError> {
-        let Some(data) = self.job.eval else {
-            return Ok(Some(false));
-        };
-        let mut stop = false;
-        let part = self.job.ranks.part(data.len());
-        let (first, samples) = (part.start, part.len());
-        let batches = in_order(part, self.job.micro_batch()).map_while(|indices| {
-            (self.tell)(Event::Evaluating {
-                done: indices[0] - first,
-                of: samples,
-                stop: &mut stop,
-            });
-            (!stop).then(|| data.batch(&indices))
-        });
-        let evaluation = self.trainer.evaluate(batches);
-        if self.job.ranks.stops(stop) {
-            return Ok(None);
-        }
-        let evaluation = match evaluation {
-            Ok(evaluation) => evaluation,
-            Err(error) => {
-                self.meter.trim();
-                let ended = match error.or_shortage() {
-                    TrainError::Short(shortage) => self.out_of_memory(shortage, None),
-                    error => self.at_stage(error),
-                };
-                let ended = self.job.ranks.settled(Err(ended));
-                return ended.map_err(|error| self.ended(error, true));
-            }
-        };
-        (self.tell)(Event::Evaluated(&evaluation));
-        if let Some(files) = &mut self.files {
-            files.evaluated(&evaluation, self.tell);
-        }
-        Ok(Some(self.progress.evaluated(&evaluation)))
-    }
-
     fn finish(mut self, interrupted: bool) -> Result<RunRecord, RunError> {
         if let Some(files) = &mut self.files {
-            files.write_weights(&self.trainer.model(), self.tell);
+            files.write_weights(&self.model.valid(), self.tell);
         }
         // Made before the comparison, which is not part of the run.
         let mut record = self.record(None, interrupted);
@@ -306,7 +275,7 @@ impl<'a> Session<'a> {
 }
 
 /// The reserve for a failing allocation: enough to finish the current action.
-fn reserve(engine: &Engine) -> Bytes {
+fn reserve(planned: &Planned) -> Bytes {
     const LEAST: Bytes = Bytes(1 << 20);
-    engine.largest.any + LEAST
+    planned.largest().any + LEAST
 }

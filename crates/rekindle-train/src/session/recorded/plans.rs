@@ -5,11 +5,7 @@ use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, graph::GraphPlanE
 use super::super::{
     Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier,
 };
-use crate::{
-    engine::{Engine, LargestNeeds},
-    history::PENDING,
-    settings::OnNonFinite,
-};
+use crate::{engine::Engine, history::PENDING, settings::OnNonFinite};
 use rekindle::record::{PlanSummary, RecordError, StagedPlan, Update};
 
 /// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.
@@ -20,7 +16,7 @@ impl Engine {
     #[must_use]
     pub fn measured_step(&self, job: &Job<'_>) -> MeasuredStep {
         let step = &self.step;
-        let mut chain = self.staged_plan().chain;
+        let mut chain = self.staged_plan(job).chain;
         chain.optimizer = step.optimizer_cost();
         // The state is counted in the optimizer's costs.
         chain.fixed_bytes -= chain.optimizer.state_bytes;
@@ -28,10 +24,10 @@ impl Engine {
     }
 
     /// The step's plan by stages, with the names of the model's stages.
-    fn staged_plan(&self) -> StagedPlan {
+    fn staged_plan(&self, job: &Job<'_>) -> StagedPlan {
         let staged = self.step.staged_plan();
         StagedPlan {
-            chain: named(staged.chain, &staged.marks, &self.stages),
+            chain: named(staged.chain, &staged.marks, &job.model.stage_names()),
             ..staged
         }
     }
@@ -59,7 +55,7 @@ impl Engine {
         let ScheduleRequest::Given(file) = asked else {
             return Ok(());
         };
-        let staged = self.staged_plan();
+        let staged = self.staged_plan(job);
         file.check(&staged.chain)?;
         let recording = staged.order.map_or(0, |order| order.recording);
         let order = file.order_of(recording)?;
@@ -86,19 +82,17 @@ impl Engine {
 
     /// The step's plan, which this request has made.
     fn planned(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Planned {
-        // The trainer checks all parts of a batch together; updates in the backward pass are checked one by one.
+        // A run checks all parts of a batch together; updates in the backward pass are checked one by one.
         let stops = job.settings.on_nonfinite == OnNonFinite::Stop;
         let in_backward = self.step.update() == Update::InBackward;
         self.step.set_finite_check(stops && in_backward);
-        let planned = self.current(job, asked.made_before());
-        self.largest = LargestNeeds::of(&planned.staged.chain, &planned.optimizer);
-        planned
+        self.current(job, asked.made_before())
     }
 
     /// The plan that the step has now; `before` is the plan of the file that it was read from.
     pub(crate) fn current(&self, job: &Job<'_>, before: Option<&PlanSummary>) -> Planned {
         let (parts, optimizer) = (job.settings.accumulate, self.step.optimizer_cost());
-        let (plan, staged) = (self.step.plan(), self.staged_plan());
+        let (plan, staged) = (self.step.plan(), self.staged_plan(job));
         Planned::new(parts, plan, staged, optimizer, before)
     }
 

@@ -1,18 +1,22 @@
 //! Replaces the plan during a run when memory is short.
 
+use burn::module::Module;
 use rekindle_plan::{Bytes, PlanError};
 
 use super::{
     super::{Event, Notice, OutOfMemory, Planned, RunError},
     Session, reserve,
 };
-use crate::{device::probe, shortage::Shortage, train_error::TrainError};
+use crate::{
+    device::probe, finite, model::tie::tie, optimizer::AnyOptimizer, shortage::Shortage,
+    train_error::TrainError,
+};
 use rekindle::{meter::Count, record::RecordError};
 
 impl Session<'_> {
     /// Prepares to run the same batch again, if possible; ranks that have not failed wait for those that plan again.
     pub(super) fn again(&mut self, error: TrainError) -> Result<(), RunError> {
-        let step = self.trainer.steps_done() + 1;
+        let step = self.progress.steps + 1;
         match error {
             TrainError::Short(shortage) => self.plan_smaller(shortage),
             TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
@@ -44,11 +48,12 @@ impl Session<'_> {
     /// Switches to a plan with less memory for the next step.
     pub(super) fn plan_smaller(&mut self, shortage: Shortage) -> Result<(), RunError> {
         // Reset the recorded failure; planning may also need a reserve.
-        self.meter.keep_reserve(reserve(self.trainer.engine()));
+        self.meter.keep_reserve(reserve(&self.planned));
         let (before, peak) = (self.within, self.planned_peak);
         let left = match shortage {
             Shortage::Device { .. } => {
-                if !self.trainer.is_readable() {
+                // They cannot be read after a device ran out of memory in an update.
+                if finite::first_value(&self.model.valid()).is_err() {
                     return Err(self.out_of_memory(Shortage::InUpdate, None));
                 }
                 self.left()
@@ -61,7 +66,7 @@ impl Session<'_> {
         };
         let planned = match shortage.next_budget(before, peak, context, left) {
             Some(budget) => {
-                let planned = self.trainer.engine_mut().plan_again(self.job, budget);
+                let planned = self.engine.plan_again(self.job, budget);
                 planned.map(|planned| (budget, planned)).map_err(Some)
             }
             None => Err(None),
@@ -81,9 +86,8 @@ impl Session<'_> {
     /// Switches to a plan that keeps all tensors on the device, because kernels for those that come back from the host
     /// cannot be chosen within the budget. The error says so if no such plan fits.
     fn plan_without_offload(&mut self, budget: Bytes, needed: Bytes) -> Result<(), RunError> {
-        let engine = self.trainer.engine_mut();
-        engine.step.forbid_offload();
-        let planned = engine.plan_again(self.job, budget);
+        self.engine.step.forbid_offload();
+        let planned = self.engine.plan_again(self.job, budget);
         let planned = planned.map_err(|other| match other {
             RunError::Plan(PlanError::Infeasible { .. }) => {
                 TrainError::from(RecordError::Choosing { budget, needed }).into()
@@ -98,13 +102,13 @@ impl Session<'_> {
     /// Runs the next step by a new plan.
     fn run_by(&mut self, planned: Planned, (before, budget): (Bytes, Bytes), shortage: &Shortage) {
         (self.tell)(Event::PlannedAgain {
-            step: self.trainer.steps_done() + 1,
+            step: self.progress.steps + 1,
             shortage,
             before,
             budget,
             planned: &planned,
         });
-        self.meter.keep_reserve(reserve(self.trainer.engine()));
+        self.meter.keep_reserve(reserve(&planned));
         self.within = Some(budget);
         self.planned_peak = planned.summary.predicted_peak;
         self.adopt(planned);
@@ -122,27 +126,33 @@ impl Session<'_> {
         let Some(mut snapshot) = snapshot.transpose()?.flatten() else {
             return Err(self.at_stage(error.into()));
         };
-        let failed = self.trainer.steps_done() + 1;
-        self.trainer.go_back(&mut snapshot)?;
-        let to = self.trainer.steps_done();
-        (self.tell)(Event::Noticed(&Notice::WentBack { failed, to }));
+        let failed = self.progress.steps + 1;
+        // Free the optimizer's state before the model's values and the earlier state are loaded.
+        self.optimizer = AnyOptimizer::new(self.job.settings);
+        self.model = snapshot.restore(self.take_model())?;
+        // Reading creates separate tensors for tied weights.
+        tie(&mut self.model);
+        self.optimizer =
+            AnyOptimizer::new(self.job.settings).restored(&mut snapshot, &self.device)?;
         self.progress = snapshot.progress().clone();
+        let to = self.progress.steps;
+        (self.tell)(Event::Noticed(&Notice::WentBack { failed, to }));
         self.resumed_at = self.resumed_at.map(|step| step.min(to));
         self.plan_smaller(shortage)
     }
 
     /// Device memory available to a plan: the memory that the run holds, and free memory.
     fn left(&self) -> Option<Bytes> {
-        let free = probe(self.device).ok()?.free_bytes?;
+        let free = probe(self.id).ok()?.free_bytes?;
         Some(self.memory_now().counted + free)
     }
 
     /// Reports that a step has planned itself again, within the same budget.
     pub(super) fn planned_by_step(&mut self, by: Bytes) {
         if let Some(budget) = self.within {
-            let planned = self.trainer.engine().current(self.job, None);
+            let planned = self.engine.current(self.job, None);
             (self.tell)(Event::PlannedAgain {
-                step: self.trainer.steps_done(),
+                step: self.progress.steps,
                 shortage: &Shortage::Grown { by, budget },
                 before: budget,
                 budget,
@@ -164,7 +174,7 @@ impl Session<'_> {
         // A timeline belongs to one plan.
         self.trace.clear();
         self.exchanges.clear();
-        let next = self.trainer.steps_done() + 2;
+        let next = self.progress.steps + 2;
         self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
         // The record's peaks cover the whole run.
         let before = &self.planned.summary;
@@ -176,10 +186,10 @@ impl Session<'_> {
 
     pub(super) fn out_of_memory(&self, shortage: Shortage, smallest: Option<Bytes>) -> RunError {
         let error = OutOfMemory::new(
-            self.trainer.steps_done() + 1,
+            self.progress.steps + 1,
             shortage,
             &*self.meter,
-            probe(self.device).ok(),
+            probe(self.id).ok(),
             (&self.planned, self.job.count),
             smallest,
         );

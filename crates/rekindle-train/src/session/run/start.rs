@@ -1,6 +1,6 @@
 //! Preparation before a run's first step.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use super::{
     super::{Event, Job, Notice, RunError, Tell, prepare::Built},
@@ -12,12 +12,13 @@ use crate::{
     device::{DeviceId, OpenDevice},
     fingerprint::fingerprint,
     model::tie::tie,
+    optimizer::AnyOptimizer,
     run_dir::{Locked, RunDir, RunFiles},
     snapshot::Snapshot,
     step_times::StepTimes,
     tensors::Tensors,
-    trainer::Trainer,
 };
+use rekindle::statistics::Statistics;
 
 impl<'a> Session<'a> {
     /// Builds the model, measures it and makes the plan.
@@ -81,39 +82,37 @@ impl<'a> Session<'a> {
             record.budget_bytes = within;
             record.predicted_peak_bytes = planned_peak;
         });
-        meter.keep_reserve(reserve(&engine));
+        meter.keep_reserve(reserve(&planned));
         let Built {
             model,
             shape,
             batches,
         } = built;
-        let trainer = Trainer::new(
-            job,
-            model,
-            shape.output(),
-            engine,
-            Arc::clone(&meter),
-            device,
-        );
         // Only now, because the plan counts the optimizer's state separately from the bytes in use during measuring.
         let resumed_at = snapshot.is_some().then_some(progress.steps);
-        let trainer = trainer.map_err(RunError::from).and_then(|trainer| {
-            Ok(match &mut snapshot {
-                Some(snapshot) => trainer.resumed(progress.steps, snapshot)?,
-                None => trainer,
-            })
-        });
-        let trainer = ranks.settled(trainer)?;
+        let optimizer = AnyOptimizer::new(settings).sharded(engine.step.shards());
+        let optimizer = match &mut snapshot {
+            Some(snapshot) => optimizer.restored(snapshot, &device),
+            None => Ok(optimizer),
+        };
+        let optimizer = ranks.settled(optimizer.map_err(RunError::from))?;
         Ok(Self {
             job,
             tell,
-            device: id,
+            id,
+            device,
             meter,
             batches,
             within,
             planned_peak,
             planned,
-            trainer,
+            engine,
+            statistics: Statistics::of(&model),
+            model,
+            param_count: shape.param_count(),
+            optimizer,
+            budget: job.budget(),
+            settled: false,
             phases: Vec::new(),
             traced: files
                 .is_some()
@@ -128,7 +127,6 @@ impl<'a> Session<'a> {
             files,
             nonfinite_steps: 0,
             overflow_steps: 0,
-
             replans: 0,
             growth: GrowthWatch::default(),
             tried: Instant::now(),

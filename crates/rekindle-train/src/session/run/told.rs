@@ -1,14 +1,13 @@
 //! Builds a run's record, and the cost of the plain run.
 
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Planner};
 
-use super::{super::RunError, Session};
+use super::{super::RunError, Session, parts::raise};
 use crate::{
     device::DeviceId,
     record::{Measured, PoolRecord, RUN_FORMAT, RunRecord},
     step_times::StepTimes,
     timeline::{TimedExchange, Timeline},
-    trainer::raise,
 };
 
 /// Minimum length of a run, in plain steps, for which plain steps are measured by default: measuring takes about
@@ -30,11 +29,11 @@ impl Session<'_> {
         RunRecord {
             format: RUN_FORMAT.into(),
             name: self.job.name.into(),
-            device: self.device.to_string(),
+            device: self.id.to_string(),
             hardware: self.job.hardware.into(),
             model: self.job.model.clone(),
             settings: self.job.settings.clone(),
-            param_count: self.trainer.engine().param_count,
+            param_count: self.param_count,
             plan: planned.summary.clone(),
             stages: planned.staged.chain.stages.clone(),
             forwards: planned.staged.forwards.clone(),
@@ -47,9 +46,9 @@ impl Session<'_> {
             },
             measured_exchange_s: self.exchange_times.as_ref().map(StepTimes::median),
             pools: pooled.then(|| PoolRecord {
-                trims: self.trainer.engine().step.trims(),
+                trims: self.engine.step.trims(),
             }),
-            whole_gpu_used_bytes: whole_gpu_used(self.device),
+            whole_gpu_used_bytes: whole_gpu_used(self.id),
             plain,
             first_loss: progress.first_loss,
             last_loss: progress.last_loss,
@@ -60,7 +59,7 @@ impl Session<'_> {
             interrupted,
             nonfinite_steps: self.nonfinite_steps,
             overflow_steps: self.overflow_steps,
-            loss_scale: self.trainer.loss_scale(),
+            loss_scale: self.optimizer.scaler.scale(),
             replans: self.replans,
             evaluation: progress.evaluation.clone(),
             best_evaluation: progress.best.clone(),
@@ -110,11 +109,12 @@ impl Session<'_> {
             let parts = samples.chunks_exact(micro_batch);
             parts.map(|samples| Ok(data.batch(samples)))
         };
-        self.trainer.run_plain()?;
-        let mut peak = self.trainer.no_peak();
+        self.budget = None;
+        self.engine.step.plan_again(None, Planner::None)?;
+        let mut peak = self.no_peak();
         let mut times = StepTimes::new();
         for step in 0..PLAIN_STEPS {
-            let report = self.trainer.step(parts())?;
+            let report = self.attempt(parts())?;
             raise(&mut peak, &report.phases);
             times.add(report.record.step_s, step > 0);
         }
