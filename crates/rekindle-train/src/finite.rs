@@ -53,12 +53,7 @@ fn sum_is_finite(
     gradients: Option<&GradientsParams>,
     visit: impl FnOnce(&mut Visit<'_>),
 ) -> Result<bool, TrainError> {
-    let mut all = Visit::new(gradients, Look::Sum(Box::default()));
-    visit(&mut all);
-    let Look::Sum(sum) = all.look else {
-        return Ok(true);
-    };
-    match *sum {
+    match Visit::of(gradients, false, visit).sum {
         Some(sum) => Ok(read(sum)?.is_finite()),
         None => Ok(true),
     }
@@ -68,42 +63,40 @@ fn first(
     gradients: Option<&GradientsParams>,
     visit: impl FnOnce(&mut Visit<'_>),
 ) -> Result<Option<String>, TrainError> {
-    let mut all = Visit::new(gradients, Look::First(Ok(None)));
-    visit(&mut all);
-    match all.look {
-        Look::First(found) => found,
-        Look::Sum(_) => Ok(None),
-    }
-}
-
-/// The operation on each tensor.
-enum Look {
-    Sum(Box<Option<Tensor<1>>>),
-    First(Result<Option<String>, TrainError>),
+    Visit::of(gradients, true, visit).found
 }
 
 /// Visits the gradients of a module's parameters, or its values.
 struct Visit<'a> {
     gradients: Option<&'a GradientsParams>,
+    /// Whether tensors are read one by one until one is found, instead of being added up.
+    one_by_one: bool,
     path: Vec<String>,
-    look: Look,
+    sum: Option<Tensor<1>>,
+    found: Result<Option<String>, TrainError>,
 }
 
 impl<'a> Visit<'a> {
-    fn new(gradients: Option<&'a GradientsParams>, look: Look) -> Self {
-        Self {
+    fn of(
+        gradients: Option<&'a GradientsParams>,
+        one_by_one: bool,
+        visit: impl FnOnce(&mut Self),
+    ) -> Self {
+        let mut all = Self {
             gradients,
+            one_by_one,
             path: Vec::new(),
-            look,
-        }
+            sum: None,
+            found: Ok(None),
+        };
+        visit(&mut all);
+        all
     }
 }
 
 impl ModuleVisitor for Visit<'_> {
     fn enter_module(&mut self, name: &str, _container_type: &str) {
-        if let Look::First(_) = self.look {
-            self.path.push(name.to_owned());
-        }
+        self.path.push(name.to_owned());
     }
 
     fn exit_module(&mut self, _name: &str, _container_type: &str) {
@@ -118,21 +111,16 @@ impl ModuleVisitor for Visit<'_> {
         let Some(tensor) = tensor else {
             return;
         };
-        match &mut self.look {
-            Look::Sum(sum) => {
-                // A sum of finite halves may be too large for them.
-                let one = tensor.cast(FloatDType::F32).sum();
-                **sum = Some(match sum.take() {
-                    Some(sum) => sum + one,
-                    None => one,
-                });
-            }
-            Look::First(found @ Ok(None)) => match has_only_finite(tensor) {
-                Ok(true) => {}
-                Ok(false) => *found = Ok(Some(self.path.join("."))),
-                Err(error) => *found = Err(error),
-            },
-            Look::First(_) => {}
+        if !self.one_by_one {
+            // A sum of finite halves may be too large for them.
+            let one = tensor.cast(FloatDType::F32).sum();
+            self.sum = Some(match self.sum.take() {
+                Some(sum) => sum + one,
+                None => one,
+            });
+        } else if let Ok(None) = self.found {
+            let finite = has_only_finite(tensor);
+            self.found = finite.map(|finite| (!finite).then(|| self.path.join(".")));
         }
     }
 }

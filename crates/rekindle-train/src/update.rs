@@ -1,16 +1,50 @@
 //! When a training updates its parameters, and whether it can do so in the backward pass.
 
-mod choice;
-
-use thiserror::Error;
+use rekindle::record::Update;
+pub use rekindle::record::Updates;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{
     loss_scale::LossScale,
+    session::RunError,
     settings::{OnNonFinite, TrainSettings},
 };
-pub use choice::UpdateChoice;
-use rekindle::record::Update;
-pub use rekindle::record::Updates;
+
+/// When a training updates its parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum UpdateChoice {
+    /// After the backward pass; in it where a budget is not met otherwise, and with `on_nonfinite = "continue"` also where
+    /// that is faster.
+    #[default]
+    Auto,
+    /// After the backward pass.
+    After,
+    /// In the backward pass, each parameter as soon as its gradient is complete.
+    InBackward,
+}
+
+impl UpdateChoice {
+    /// What is asked for, if anything is.
+    #[must_use]
+    pub fn fixed(self) -> Option<Update> {
+        match self {
+            Self::Auto => None,
+            Self::After => Some(Update::After),
+            Self::InBackward => Some(Update::InBackward),
+        }
+    }
+}
+
+impl From<Update> for UpdateChoice {
+    fn from(update: Update) -> Self {
+        match update {
+            Update::After => Self::After,
+            Update::InBackward => Self::InBackward,
+        }
+    }
+}
 
 /// Which updates the plans of a training may have, within a budget or without one. A step that fails after its first update
 /// cannot be undone, so with `on_nonfinite = "stop"` a shorter time alone is not a reason for updates in the backward pass.
@@ -28,56 +62,36 @@ pub fn updates(settings: &TrainSettings, within_a_budget: bool) -> Updates {
     }
 }
 
-/// The error when parameters cannot be updated in the backward pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum UpdateRefused {
-    /// Gradients of a batch's parts are added up first.
-    #[error("`accumulate = {parts}` adds up gradients of {parts} parts: it needs `--update after`")]
-    Accumulate {
-        /// The parts.
-        parts: usize,
-    },
-    /// All gradients are clipped together.
-    #[error("`clip_norm` needs all gradients at once: it needs `--update after`")]
-    ClipNorm,
-    /// A step that is not finite is left out.
-    #[error("`on_nonfinite = \"skip\"` undoes a whole step: it needs `--update after`")]
-    Skip,
-    /// A step whose gradients overflow is left out.
-    #[error(
-        "a dynamic `loss_scale`, the default of `f16`, undoes whole steps: it needs `--update after`"
-    )]
-    LossScale,
-}
-
 /// Checks that a training can update its parameters as configured.
 ///
 /// # Errors
 ///
 /// Why it cannot.
-pub fn check_update(settings: &TrainSettings) -> Result<(), UpdateRefused> {
+pub(super) fn check_update(settings: &TrainSettings) -> Result<(), RunError> {
     match in_backward_refused(settings) {
-        Some(refused) if settings.update == UpdateChoice::InBackward => Err(refused),
+        Some(why) if settings.update == UpdateChoice::InBackward => Err(RunError::Refused(
+            format!("{why}: it needs `--update after`"),
+        )),
         _ => Ok(()),
     }
 }
 
 /// Why a training cannot update its parameters in the backward pass, if it cannot.
-#[must_use]
-pub fn in_backward_refused(settings: &TrainSettings) -> Option<UpdateRefused> {
-    if settings.accumulate > 1 {
-        return Some(UpdateRefused::Accumulate {
-            parts: settings.accumulate,
-        });
+fn in_backward_refused(settings: &TrainSettings) -> Option<String> {
+    let parts = settings.accumulate;
+    if parts > 1 {
+        return Some(format!(
+            "`accumulate = {parts}` adds up gradients of {parts} parts"
+        ));
     }
     if settings.clip_norm.is_some() {
-        return Some(UpdateRefused::ClipNorm);
+        return Some("`clip_norm` needs all gradients at once".into());
     }
     if settings.on_nonfinite == OnNonFinite::Skip {
-        return Some(UpdateRefused::Skip);
+        return Some("`on_nonfinite = \"skip\"` undoes a whole step".into());
     }
     if settings.loss_scale() == LossScale::Dynamic {
-        return Some(UpdateRefused::LossScale);
+        return Some("a dynamic `loss_scale`, the default of `f16`, undoes whole steps".into());
     }
     None
 }

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::OutOfMemory;
 use crate::{
     data::DataError, device::Unavailable, file_error::FileError, model::shape_error::ShapeError,
-    nonfinite::NonFinite, train_error::TrainError, update::UpdateRefused,
+    nonfinite::NonFinite, train_error::TrainError,
 };
 use rekindle::record::RecordError;
 
@@ -62,9 +62,6 @@ pub enum RunError {
     /// Memory ran out in a step, and no smaller plan helps.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
-    /// The requested time of updates is not possible.
-    #[error(transparent)]
-    Update(#[from] UpdateRefused),
     /// Settings do not go together, or not with so many ranks.
     #[error("{0}")]
     Refused(String),
