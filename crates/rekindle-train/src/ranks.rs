@@ -163,35 +163,19 @@ impl Ranks {
         let Some(shared) = &self.0 else {
             return Ok(own);
         };
-        let all = self.all(own.is_ok())?;
+        let all = self.gathered(own.is_ok())?.into_iter().all(|one| one);
         shared.ending.store(!all, Relaxed);
         Ok(own.and_then(|value| if all { Ok(value) } else { Err(other) }))
     }
 
-    /// Whether the value is true on all ranks.
-    pub(crate) fn all(&self, own: bool) -> Result<bool, ReduceError> {
-        let said = |shared: &Arc<Shared>| shared.gather(&own);
-        let all = self.0.as_ref().map_or(Ok(vec![own]), said)?;
-        Ok(all.into_iter().all(|one| one))
-    }
-
-    /// The value of the first rank that has one.
-    pub(crate) fn first<T: Serialize + DeserializeOwned>(
+    /// The values of all ranks, by rank.
+    pub(crate) fn gathered<T: Serialize + DeserializeOwned>(
         &self,
-        own: Option<T>,
-    ) -> Result<Option<T>, RunError> {
-        let Some(shared) = &self.0 else {
-            return Ok(own);
-        };
-        let all = shared.gather(&own).map_err(RecordError::from)?;
-        Ok(all.into_iter().flatten().next())
-    }
-
-    /// The value of rank 0.
-    pub(crate) fn said_by_first(&self, own: bool) -> Result<bool, RunError> {
+        own: T,
+    ) -> Result<Vec<T>, ReduceError> {
         match &self.0 {
-            None => Ok(own),
-            Some(shared) => Ok(shared.broadcast(vec![u8::from(own)])? == [1]),
+            None => Ok(vec![own]),
+            Some(shared) => shared.gather(&own),
         }
     }
 
@@ -261,7 +245,7 @@ impl Ranks {
         let Some(shared) = &self.0 else {
             return Ok(own);
         };
-        let there = self.said_by_first(own.is_some())?;
+        let there = shared.gather(&own.is_some()).map_err(RecordError::from)?[0];
         match own {
             Some(own) => {
                 let refused = || FileError::refused(own.path(), "read");

@@ -4,7 +4,7 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, PlanError};
 
 use super::{
-    super::{Event, Notice, OutOfMemory, Planned, RunError},
+    super::{Event, Notice, OutOfMemory, Planned, RunError, holders},
     Session, reserve,
 };
 use crate::{
@@ -185,14 +185,15 @@ impl Session<'_> {
     }
 
     pub(super) fn out_of_memory(&self, shortage: Shortage, smallest: Option<Bytes>) -> RunError {
-        let error = OutOfMemory::new(
-            self.progress.steps + 1,
+        RunError::OutOfMemory(Box::new(OutOfMemory {
+            step: self.progress.steps + 1,
             shortage,
-            &*self.meter,
-            probe(self.id).ok(),
-            (&self.planned, self.job.count),
+            memory: self.meter.read(),
+            context: self.meter.context_bytes(),
+            device: probe(self.id).ok(),
+            holders: holders(&self.planned),
             smallest,
-        );
-        RunError::OutOfMemory(Box::new(error))
+            count: self.job.count,
+        }))
     }
 }

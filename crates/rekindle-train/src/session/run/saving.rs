@@ -26,7 +26,7 @@ impl Session<'_> {
         };
         match self.is_sharded() {
             // Ranks have clocks of their own.
-            true => self.job.ranks.said_by_first(due),
+            true => Ok(self.job.ranks.gathered(due).map_err(RecordError::from)?[0]),
             false => Ok(due),
         }
     }
@@ -40,7 +40,8 @@ impl Session<'_> {
         }
         let mut found = self.not_finite()?;
         if sharded {
-            found = self.job.ranks.first(found)?;
+            let all = self.job.ranks.gathered(found);
+            found = all.map_err(RecordError::from)?.into_iter().flatten().next();
         }
         if let Some(what) = found {
             (self.tell)(Event::SnapshotWithheld {
@@ -100,7 +101,10 @@ impl Session<'_> {
         let ranks = &self.job.ranks;
         let saves = match self.is_sharded() {
             // That takes all ranks.
-            true => ranks.ends_with_others() && ranks.all(whole).unwrap_or(false),
+            true => {
+                ranks.ends_with_others()
+                    && ranks.gathered(whole).is_ok_and(|all| !all.contains(&false))
+            }
             false => whole,
         };
         match saves {
