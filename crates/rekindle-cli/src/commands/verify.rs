@@ -68,11 +68,11 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job {
+        device: Some(&device),
         count: config.count(),
         host: train::host(&config.run, &device)?,
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
-    }
-    .on(&device);
+    };
     note!(
         "comparing {} with the plain run on {} ({})",
         several(args.steps, "step"),

@@ -40,8 +40,9 @@ pub struct Job<'a> {
     /// Runs a few plain steps in another process, where that can be: here they would pass the budget. Where it is given,
     /// runs that are long enough compare themselves without being asked.
     pub plain_elsewhere: Option<&'a dyn Fn() -> Option<Measured>>,
-    /// What the device is called.
-    pub hardware: &'a str,
+    /// The device as it was probed, if it was. A plan that needs more than it can still give is not run, and neither is a
+    /// model with a tensor that is larger than its buffers.
+    pub device: Option<&'a DeviceInfo>,
     /// Find plans somewhere else, where that can be: planners take memory, which on the processor is the memory that
     /// the budget bounds. `None`, or an answer of `None`, plans here.
     pub planner: Option<PlanElsewhere>,
@@ -49,14 +50,8 @@ pub struct Job<'a> {
     pub count: Count,
     /// Whether the first three steps are [tracked](crate::tracker): their passes are [told](super::Event::Tracked).
     pub track: bool,
-    /// Bytes that the device can still give, where that is known: a plan that needs more is not run.
-    pub free: Option<Bytes>,
     /// The most bytes of the host's memory in which a plan's tensors may wait: `None` keeps them on the device. For GPUs.
     pub host: Option<Bytes>,
-    /// All bytes of the device, where that is known.
-    pub total: Option<Bytes>,
-    /// The most that one buffer of the device may take, where that is limited: a model with a larger tensor is not run.
-    pub largest_buffer: Option<Bytes>,
     /// Where the run leaves its record, its history and its snapshots, if anywhere.
     pub run_dir: Option<RunDir>,
     /// When it takes snapshots.
@@ -88,14 +83,11 @@ impl<'a> Job<'a> {
             schedule,
             compare: false,
             plain_elsewhere: None,
-            hardware: "",
+            device: None,
             planner: None,
             count: Count::default(),
             track: false,
-            free: None,
             host: None,
-            total: None,
-            largest_buffer: None,
             run_dir: None,
             snapshot_every: SnapshotEvery::default(),
             keep_snapshots: KEEP_SNAPSHOTS,
@@ -104,16 +96,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The job on a device that was probed.
-    #[must_use]
-    pub fn on(self, device: &'a DeviceInfo) -> Self {
-        Self {
-            hardware: &device.name,
-            free: device.free_bytes,
-            total: device.total_bytes,
-            largest_buffer: device.largest_buffer_bytes,
-            ..self
-        }
+    /// Bytes that the device can still give, where that is known.
+    pub(super) fn free(&self) -> Option<Bytes> {
+        self.device.and_then(|device| device.free_bytes)
     }
 
     /// The budget, if there is one.

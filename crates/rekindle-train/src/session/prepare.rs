@@ -5,7 +5,7 @@ use burn::{module::Module, tensor::Device};
 use super::{Job, RunError};
 use crate::{
     chunks::check_loss_chunks,
-    data::{Shuffled, batch::Batch, in_order},
+    data::{Shuffled, in_order},
     engine::{StepBatch, step_batch, to_device},
     estimate::Estimated,
     loss_scale::LossScaler,
@@ -67,12 +67,16 @@ impl Built {
         step_batch(batch, job.settings.dtype, &scaler, device)
     }
 
-    /// Runs the last batch of an evaluation: fewer samples may use other kernels, or another thread whose scratch
-    /// memory stays allocated.
+    /// Runs the last batch of an evaluation, with the remaining samples: fewer may use other kernels, or another thread whose
+    /// scratch memory stays allocated.
     pub(super) fn evaluate_last(&self, job: &Job<'_>, device: &Device) -> Result<(), TrainError> {
-        if let Some(batch) = last_evaluated(job) {
+        let Some(data) = job.eval else {
+            return Ok(());
+        };
+        let mut batches = in_order(job.ranks.part(data.len()), job.micro_batch());
+        if let Some(samples) = batches.next_back() {
             let device = device.clone().without_autodiff();
-            let (input, targets) = to_device(batch, job.settings.dtype, &device)?;
+            let (input, targets) = to_device(data.batch(&samples), job.settings.dtype, &device)?;
             drop(targets.compared(self.model.valid().forward(input)));
         }
         Ok(())
@@ -81,7 +85,7 @@ impl Built {
 
 /// Fails if a tensor is larger than the device's limit for one buffer: allocating it can never succeed.
 fn check_buffers(job: &Job<'_>) -> Result<(), RunError> {
-    let Some(limit) = job.largest_buffer else {
+    let Some(limit) = job.device.and_then(|device| device.largest_buffer_bytes) else {
         return Ok(());
     };
     let own = TrainSettings {
@@ -106,11 +110,4 @@ fn check_buffers(job: &Job<'_>) -> Result<(), RunError> {
         });
     }
     Ok(())
-}
-
-/// The last batch of an evaluation, with the remaining samples.
-fn last_evaluated(job: &Job<'_>) -> Option<Batch> {
-    let data = job.eval?;
-    let last = in_order(job.ranks.part(data.len()), job.micro_batch()).next_back();
-    last.map(|samples| data.batch(&samples))
 }

@@ -85,7 +85,7 @@ impl Built {
             .with_peak_until_now()
             .measured(
                 job.budget(),
-                job.free,
+                job.free(),
                 job.schedule.wanted()?,
                 &mut |done, of| tell(Event::Measuring { done, of }),
             )?;

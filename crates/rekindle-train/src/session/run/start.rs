@@ -66,11 +66,11 @@ impl<'a> Session<'a> {
                 step: progress.steps + 1,
             });
             let peak = planned.summary.predicted_peak;
-            if let Some(free) = job.free.filter(|free| peak > *free) {
+            if let Some(free) = job.free().filter(|free| peak > *free) {
                 return Err(RunError::NotEnough {
                     peak,
                     free,
-                    total: job.total,
+                    total: job.device.and_then(|device| device.total_bytes),
                 });
             }
             Ok(planned)

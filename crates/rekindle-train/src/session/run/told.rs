@@ -26,11 +26,12 @@ impl Session<'_> {
         // Reading includes the last evaluation or snapshot in the peak.
         let pooled = self.meter.read().reserved_bytes.is_some();
         let peak = self.meter.lifetime_peak();
+        let hardware = self.job.device.map(|device| device.name.clone());
         RunRecord {
             format: RUN_FORMAT.into(),
             name: self.job.name.into(),
             device: self.id.to_string(),
-            hardware: self.job.hardware.into(),
+            hardware: hardware.unwrap_or_default(),
             model: self.job.model.clone(),
             settings: self.job.settings.clone(),
             param_count: self.param_count,
@@ -93,7 +94,7 @@ impl Session<'_> {
     /// The plain run's cost, measured if requested or cheap, and if it fits.
     pub(super) fn plain(&mut self) -> Result<Option<Measured>, RunError> {
         let plain_peak = self.planned.summary.plain_peak;
-        if self.job.free.is_some_and(|free| plain_peak > free) {
+        if self.job.free().is_some_and(|free| plain_peak > free) {
             return Ok(None);
         }
         let elsewhere = self.job.plain_elsewhere;
