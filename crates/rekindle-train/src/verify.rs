@@ -21,7 +21,6 @@ use super::{
     train_error::TrainError,
 };
 use crate::{
-    data::Shuffled,
     device::{DeviceId, OpenDevice, open},
     model::{stage::Stage, tie::tie},
 };
@@ -30,14 +29,6 @@ use rekindle::{
     seed::StepSeed,
     sequential::Sequential,
 };
-
-/// A training and the plans to verify.
-pub struct Verification<'a> {
-    /// The training; its settings' `steps` are compared.
-    pub job: &'a Job<'a>,
-    /// Plans to compare, each with its name; the plain loop is compared with each of them.
-    pub plans: Vec<(String, ScheduleRequest)>,
-}
 
 /// The largest differences between the plain run and one by a plan.
 ///
@@ -82,27 +73,23 @@ pub fn usual_segments(stages: usize) -> Vec<usize> {
     powers.take_while(|&k| k < stages).chain([stages]).collect()
 }
 
-/// Compares on a device that was probed before. `done` is called after each comparison.
+/// Compares the plain loop with each of these plans, which have names, over all steps of the job, on a device that was probed
+/// before. `done` is called after each comparison.
 ///
 /// # Errors
 ///
 /// A [`RunError`] if nothing could be compared; differences are not errors here.
 pub fn verify(
-    verification: Verification<'_>,
+    job: &Job<'_>,
+    plans: Vec<(String, ScheduleRequest)>,
     device: DeviceId,
     done: &mut dyn FnMut(&Comparison),
 ) -> Result<Verified, RunError> {
-    let Verification { job, plans } = verification;
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
     let mut engine = built.record(job, &device, &meter, &mut |_| ())?;
-    let recording = recording(&built, job, &device)?;
-    let trial = Trial {
-        model: built.model,
-        batches: built.batches,
-        job,
-        device,
-    };
+    let trial = Trial { built, job, device };
+    let recording = trial.recording()?;
     let plain_step = engine.current(job, None).summary.plain_time;
     let plain = trial.train(None)?;
     let mut comparisons = Vec::with_capacity(plans.len());
@@ -119,22 +106,8 @@ pub fn verify(
     })
 }
 
-/// The median time to record all parts of a step.
-fn recording(built: &Built, job: &Job<'_>, device: &Device) -> Result<Seconds, RunError> {
-    let parts = job.settings.accumulate;
-    let batch = built.first_part(job, device)?;
-    let mut times = StepTimes::new();
-    for round in 0..RECORDINGS {
-        let started = Instant::now();
-        record(&built.model, &batch, loss_of_part(parts))?;
-        times.add(Seconds(started.elapsed().as_secs_f64()), round > 0);
-    }
-    Ok(times.median() * parts as f64)
-}
-
 struct Trial<'a> {
-    model: Sequential<Stage>,
-    batches: Shuffled,
+    built: Built,
     job: &'a Job<'a>,
     device: Device,
 }
@@ -148,17 +121,30 @@ struct Values {
 }
 
 impl Trial<'_> {
+    /// The median time to record all parts of a step.
+    fn recording(&self) -> Result<Seconds, RunError> {
+        let parts = self.job.settings.accumulate;
+        let batch = self.built.first_part(self.job, &self.device)?;
+        let mut times = StepTimes::new();
+        for round in 0..RECORDINGS {
+            let started = Instant::now();
+            record(&self.built.model, &batch, loss_of_part(parts))?;
+            times.add(Seconds(started.elapsed().as_secs_f64()), round > 0);
+        }
+        Ok(times.median() * parts as f64)
+    }
+
     /// Trains a copy of the model: by a plan, or by the plain loop.
     fn train(&self, engine: Option<&Engine>) -> Result<Values, TrainError> {
         let Job {
             settings, train, ..
         } = self.job;
-        let mut model = self.model.valid().train();
+        let mut model = self.built.model.valid().train();
         tie(&mut model);
         let mut optimizer = AnyOptimizer::new(settings);
         let mut values = Values::default();
         for step in 0..settings.steps {
-            let samples = self.batches.step(step);
+            let samples = self.built.batches.step(step);
             let batch = train.batch(&samples[..settings.micro_batch()]);
             let batch = step_batch(batch, settings.dtype, &optimizer.scaler, &self.device)?;
             let seed = StepSeed::new(settings.seed, step as u64);

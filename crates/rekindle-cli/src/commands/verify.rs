@@ -5,7 +5,7 @@ use rekindle_plan::{Request, Seconds};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{Job, ScheduleRequest},
-    verify::{Comparison, Verification, Verified, usual_segments, verify},
+    verify::{Comparison, Verified, usual_segments, verify},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -83,11 +83,8 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         DeviceId::Cpu => 0.0,
         DeviceId::Cuda(_) | DeviceId::Wgpu(_) => gpu_tolerance(config.training.dtype),
     };
-    let verification = Verification {
-        job: &job,
-        plans: plans(args, &config, &device)?,
-    };
-    let verified = verify(verification, device.device, &mut |comparison| {
+    let plans = plans(args, &config, &device)?;
+    let verified = verify(&job, plans, device.device, &mut |comparison| {
         note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
     })?;
     let Verified {

@@ -1,7 +1,5 @@
 //! Whether a model of one size fits: plain, in equal segments, under a plan.
 
-use std::rc::Rc;
-
 use rekindle::record::{Candidate, Update, Updates, Way, Ways};
 use rekindle_plan::{Bytes, Planner, Request};
 use schemars::JsonSchema;
@@ -62,7 +60,7 @@ impl ScheduleKind {
     pub fn fits<E: From<RunError>>(
         self,
         updates: Updates,
-        step: impl Fn(Update) -> Result<Rc<MeasuredStep>, E>,
+        step: impl Fn(Update) -> Result<MeasuredStep, E>,
         budget: Bytes,
         slowdown: f64,
     ) -> Result<Option<Planned>, E> {
@@ -135,7 +133,7 @@ mod tests {
 
     /// `stages` equal stages that keep 10 bytes and have so many of parameters, whose gradients stay until the update comes
     /// after the step.
-    fn equal(stages: usize, parameters: u64, update: Update) -> Rc<MeasuredStep> {
+    fn equal(stages: usize, parameters: u64, update: Update) -> MeasuredStep {
         let gradients = match update {
             Update::After => parameters,
             Update::InBackward => 0,
@@ -149,14 +147,14 @@ mod tests {
             grad_bytes: Bytes(gradients),
             ..Stage::default()
         };
-        Rc::new(MeasuredStep::of_chain(Chain {
+        MeasuredStep::of_chain(Chain {
             input_bytes: Bytes(10),
             input_grad: false,
             fixed_bytes: Bytes(parameters * stages as u64),
             stages: vec![stage; stages],
             loss: LossCost::default(),
             optimizer: OptimizerCost::default(),
-        }))
+        })
     }
 
     #[test]
@@ -165,7 +163,7 @@ mod tests {
         let plain = step.plan(&Request::default()).expect("no budget");
         let budget = Bytes(plain.summary.predicted_peak.0 - 60);
         let fits = |way: ScheduleKind, slowdown| {
-            let step = |_| Ok::<_, RunError>(Rc::clone(&step));
+            let step = |_| Ok::<_, RunError>(step.clone());
             let found = way.fits(Updates::One(Update::After), step, budget, slowdown);
             found.expect("planned").map(|plan| plan.summary.slowdown())
         };
