@@ -90,7 +90,7 @@ pub fn verify(
     let mut engine = built.record(job, &device, &meter, &mut |_| ())?;
     let trial = Trial { built, job, device };
     let recording = trial.recording()?;
-    let plain_step = engine.current(job, None).summary.plain_time;
+    let plain_step = engine.current(job).summary.plain_time;
     let plain = trial.train(None)?;
     let mut comparisons = Vec::with_capacity(plans.len());
     for (name, plan) in plans {

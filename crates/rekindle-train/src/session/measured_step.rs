@@ -122,7 +122,7 @@ impl MeasuredStep {
         };
         let asked = ScheduleRequest::Plan(*request);
         match self.numbers(request.budget, request.planner) {
-            Ok(plan) => Ok(self.planned(plan, None)),
+            Ok(plan) => Ok(self.planned(plan)),
             Err(error) => Err(refused(error, &asked, Bytes::ZERO, smallest)),
         }
     }
@@ -134,7 +134,7 @@ impl MeasuredStep {
     /// If the request is invalid.
     pub fn try_plan(&self, request: &Request) -> Result<Result<Planned, Bytes>, RunError> {
         match self.numbers(request.budget, request.planner) {
-            Ok(plan) => Ok(Ok(self.planned(plan, None))),
+            Ok(plan) => Ok(Ok(self.planned(plan))),
             Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
             Err(error) => {
                 let asked = ScheduleRequest::Plan(*request);
@@ -154,7 +154,7 @@ impl MeasuredStep {
             return Err(RunError::OtherModel(none.into()));
         };
         let plan = step.plan(None, file.order_of(step.recording)?)?;
-        Ok(self.planned(plan, Some(&file.plan)))
+        Ok(file.named(self.planned(plan)))
     }
 
     /// The memory/time frontier of a planner, like [`Engine::frontier`](super::Engine::frontier); of a chain without a
@@ -203,19 +203,15 @@ impl MeasuredStep {
         }
     }
 
-    /// The plan of a whole step; `before` is the plan of the file that it was read from.
-    fn planned(
-        &self,
-        (plan, mut staged): (PlanSummary, StagedPlan),
-        before: Option<&PlanSummary>,
-    ) -> Planned {
+    /// The plan of a whole step.
+    fn planned(&self, (plan, mut staged): (PlanSummary, StagedPlan)) -> Planned {
         for (stage, named) in staged.chain.stages.iter_mut().zip(&self.chain.stages) {
             stage.name.clone_from(&named.name);
             stage.param_bytes = named.param_bytes;
         }
         let profile = self.profile.as_ref();
         let parts = profile.map_or(1, |profile| profile.micro_batches);
-        Planned::new(parts, plan, staged, self.chain.optimizer, before)
+        Planned::new(parts, plan, staged, self.chain.optimizer)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where a run's schedule comes from.
 
-use rekindle::record::{PlanSummary, Wanted};
+use rekindle::record::Wanted;
 use rekindle_plan::{Bytes, Request};
 
 use super::{PlanFile, RunError};
@@ -28,14 +28,6 @@ impl ScheduleRequest {
         match self {
             Self::Plan(request) => request.budget,
             Self::Given(file) => file.plan.budget,
-        }
-    }
-
-    /// The plan that was made before.
-    pub(super) fn made_before(&self) -> Option<&PlanSummary> {
-        match self {
-            Self::Plan(_) => None,
-            Self::Given(file) => Some(&file.plan),
         }
     }
 }

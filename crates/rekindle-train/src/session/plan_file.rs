@@ -76,6 +76,13 @@ impl PlanFile {
         }
     }
 
+    /// A plan of what this file runs: its planner and its segments are those that were written.
+    pub(super) fn named(&self, mut planned: Planned) -> Planned {
+        planned.summary.planner = self.plan.planner;
+        planned.summary.segments.clone_from(&self.plan.segments);
+        planned
+    }
+
     /// Rejects a plan that was made for another model or batch.
     pub(super) fn check(&self, chain: &Chain) -> Result<(), RunError> {
         let refused = |message: String| {

@@ -6,7 +6,7 @@ use super::super::{
     Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier,
 };
 use crate::{engine::Engine, history::PENDING, settings::OnNonFinite};
-use rekindle::record::{PlanSummary, RecordError, StagedPlan, Update};
+use rekindle::record::{RecordError, StagedPlan, Update};
 
 /// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.
 const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
@@ -47,7 +47,11 @@ impl Engine {
         };
         step.plan_anew(asked.budget(), asked.wanted()?)
             .map_err(|error| refused(error, asked, more, |any| step.smallest_budget(any)))?;
-        Ok(self.planned(job, asked))
+        let planned = self.planned(job);
+        Ok(match asked {
+            ScheduleRequest::Plan(_) => planned,
+            ScheduleRequest::Given(file) => file.named(planned),
+        })
     }
 
     /// Fails if a schedule that was made before is for another step.
@@ -77,23 +81,23 @@ impl Engine {
         let asked = ScheduleRequest::Plan(Request::within(budget));
         let planned = self.step.plan_again(Some(budget), Planner::Auto);
         planned.map_err(|error| refused(error, &asked, Bytes::ZERO, |_| None))?;
-        Ok(self.planned(job, &asked))
+        Ok(self.planned(job))
     }
 
-    /// The step's plan, which this request has made.
-    fn planned(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Planned {
+    /// The step's new plan.
+    fn planned(&mut self, job: &Job<'_>) -> Planned {
         // A run checks all parts of a batch together; updates in the backward pass are checked one by one.
         let stops = job.settings.on_nonfinite == OnNonFinite::Stop;
         let in_backward = self.step.update() == Update::InBackward;
         self.step.set_finite_check(stops && in_backward);
-        self.current(job, asked.made_before())
+        self.current(job)
     }
 
-    /// The plan that the step has now; `before` is the plan of the file that it was read from.
-    pub(crate) fn current(&self, job: &Job<'_>, before: Option<&PlanSummary>) -> Planned {
+    /// The plan that the step has now.
+    pub(crate) fn current(&self, job: &Job<'_>) -> Planned {
         let (parts, optimizer) = (job.settings.accumulate, self.step.optimizer_cost());
         let (plan, staged) = (self.step.plan(), self.staged_plan(job));
-        Planned::new(parts, plan, staged, optimizer, before)
+        Planned::new(parts, plan, staged, optimizer)
     }
 
     /// The memory/time frontier of a planner.

@@ -150,7 +150,7 @@ impl Session<'_> {
     /// Reports that a step has planned itself again, within the same budget.
     pub(super) fn planned_by_step(&mut self, by: Bytes) {
         if let Some(budget) = self.within {
-            let planned = self.engine.current(self.job, None);
+            let planned = self.engine.current(self.job);
             (self.tell)(Event::PlannedAgain {
                 step: self.progress.steps,
                 shortage: &Shortage::Grown { by, budget },
