@@ -18,10 +18,7 @@ use std::{
     fs::File,
     io::{Read, Write},
     ops::Range,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bincode::config;
@@ -51,12 +48,17 @@ struct Shared {
     reducer: Arc<dyn Reducer>,
     local: Local,
     asked_to_stop: fn() -> bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
     /// Whether any rank was asked to stop, as of the last exchange.
-    stopping: AtomicBool,
+    stopping: bool,
     /// Whether all ranks are about to end.
-    ending: AtomicBool,
-    own: Mutex<RankRecord>,
-    all: Mutex<Vec<RankRecord>>,
+    ending: bool,
+    own: RankRecord,
+    all: Vec<RankRecord>,
 }
 
 /// A rank's number among those of its machine.
@@ -78,6 +80,10 @@ struct Said {
 }
 
 impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>, ReduceError> {
         let wrong = |error: &dyn std::fmt::Display| ReduceError::Failed(error.to_string());
         let own = bincode::serde::encode_to_vec(own, config::standard());
@@ -109,10 +115,7 @@ impl Ranks {
             reducer,
             local,
             asked_to_stop,
-            stopping: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
-            own: Mutex::default(),
-            all: Mutex::default(),
+            state: Mutex::default(),
         })))
     }
 
@@ -164,7 +167,7 @@ impl Ranks {
             return Ok(own);
         };
         let all = self.gathered(own.is_ok())?.into_iter().all(|one| one);
-        shared.ending.store(!all, Relaxed);
+        shared.state().ending = !all;
         Ok(own.and_then(|value| if all { Ok(value) } else { Err(other) }))
     }
 
@@ -182,8 +185,8 @@ impl Ranks {
     /// Whether all ranks are ending and know it of each other: they may still communicate.
     #[must_use]
     pub fn ends_with_others(&self) -> bool {
-        let ending = |shared: &Arc<Shared>| shared.ending.load(Relaxed);
-        self.0.as_ref().is_some_and(ending)
+        let shared = self.0.as_ref();
+        shared.is_some_and(|shared| shared.state().ending)
     }
 
     /// Returns each rank's own result if all ranks have succeeded, else an error.
@@ -202,7 +205,7 @@ impl Ranks {
     /// The run is done, on all ranks.
     pub(crate) fn finished(&self) {
         if let Some(shared) = &self.0 {
-            shared.ending.store(true, Relaxed);
+            shared.state().ending = true;
         }
     }
 
@@ -306,9 +309,9 @@ impl Ranks {
             return own;
         }
         let record = {
-            let mut record = shared.own.lock().unwrap_or_else(PoisonError::into_inner);
-            record.measured_peak_bytes = peak();
-            record.clone()
+            let mut state = shared.state();
+            state.own.measured_peak_bytes = peak();
+            state.own.clone()
         };
         let said = Said {
             tally: own.as_ref().ok().copied(),
@@ -321,12 +324,12 @@ impl Ranks {
             (Ok(_), Err(error)) => return Err(RecordError::from(error).into()),
         };
         if all.iter().any(|one| one.stop) {
-            shared.stopping.store(true, Relaxed);
+            shared.state().stopping = true;
         }
         own?;
         let tallies: Option<Vec<Tally>> = all.iter().map(|one| one.tally).collect();
         let records = all.into_iter().map(|one| one.record).collect();
-        *shared.all.lock().unwrap_or_else(PoisonError::into_inner) = records;
+        shared.state().all = records;
         let sum = tallies.and_then(|tallies| tallies.into_iter().reduce(Tally::and));
         sum.ok_or(TrainError::OtherRank)
     }
@@ -341,24 +344,21 @@ impl Ranks {
     /// Notes what this rank's record says from now on.
     pub(crate) fn note(&self, change: impl FnOnce(&mut RankRecord)) {
         if let Some(shared) = &self.0 {
-            change(&mut shared.own.lock().unwrap_or_else(PoisonError::into_inner));
+            change(&mut shared.state().own);
         }
     }
 
     /// The latest records of all ranks, by rank; empty if there is only one.
     pub(crate) fn records(&self) -> Vec<RankRecord> {
-        let all = |shared: &Arc<Shared>| {
-            let all = shared.all.lock().unwrap_or_else(PoisonError::into_inner);
-            all.clone()
-        };
-        self.0.as_ref().map_or_else(Vec::new, all)
+        let shared = self.0.as_ref();
+        shared.map_or_else(Vec::new, |shared| shared.state().all.clone())
     }
 
     /// Whether the run stops here; for a single rank, whether it was `asked` to.
     pub(crate) fn stops(&self, asked: bool) -> bool {
         match &self.0 {
             None => asked,
-            Some(shared) => shared.stopping.load(Relaxed),
+            Some(shared) => shared.state().stopping,
         }
     }
 }

@@ -38,12 +38,9 @@ impl StepTimes {
 
     /// The minimum and maximum of the times that count.
     pub(super) fn range(&self) -> Option<[Seconds; 2]> {
-        let times = || self.counted.iter().copied();
-        times().next()?;
-        let (least, most) = (
-            times().fold(f64::INFINITY, f64::min),
-            times().fold(0.0, f64::max),
-        );
+        let times = self.counted.iter().copied();
+        let least = times.clone().min_by(f64::total_cmp)?;
+        let most = times.max_by(f64::total_cmp)?;
         Some([Seconds(least), Seconds(most)])
     }
 

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    engine::{Engine, StepBatch, loss, loss_of_part, step_batch},
+    engine::{Engine, StepBatch, loss_of_part, step_batch},
     finite,
     optimizer::AnyOptimizer,
     session::{Job, Planned, RunError, ScheduleRequest, prepare::Built},
@@ -180,12 +180,11 @@ impl Trial<'_> {
     fn plain(
         &self,
         model: &Sequential<Stage>,
-        (input, targets, scale): StepBatch,
+        batch: StepBatch,
         seed: StepSeed,
     ) -> (Tensor<1>, GradientsParams) {
         self.device.seed(seed.before());
-        let parts = self.job.settings.accumulate;
-        let (loss, _) = loss(model.forward(input), &targets, scale, parts);
+        let (loss, _) = loss_of_part(self.job.settings.accumulate)(model, batch);
         let gradients = GradientsParams::from_grads(loss.backward(), model);
         (loss.inner(), gradients)
     }

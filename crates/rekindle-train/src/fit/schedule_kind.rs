@@ -40,14 +40,16 @@ impl ScheduleKind {
         }
     }
 
-    /// The planner that finds its schedule. Many sizes are asked about, so plans are those over stages, which take a tenth
+    /// The planners that find its schedules. Many sizes are asked about, so plans are those over stages, which take a tenth
     /// of the time.
-    fn planner(self, stages: usize) -> Planner {
+    fn planners(self, stages: usize) -> Vec<Planner> {
         match self {
-            Self::Plain => Planner::None,
-            Self::Segments => Planner::Segments(None),
-            Self::Plan if stages > MOST_STAGES => Planner::Segments(None),
-            Self::Plan => Planner::Optimal,
+            Self::Plain => vec![Planner::None],
+            Self::Plan if stages <= MOST_STAGES => vec![Planner::Optimal],
+            Self::Plan | Self::Segments => {
+                let counts = spread(stages).into_iter();
+                counts.map(|count| Planner::Segments(Some(count))).collect()
+            }
         }
     }
 
@@ -86,29 +88,17 @@ impl ScheduleKind {
         step: &MeasuredStep,
         budget: Bytes,
     ) -> Result<Result<Planned, Bytes>, RunError> {
-        let stages = step.chain.stages.len();
-        let asked = match self.planner(stages) {
-            Planner::Segments(_) => {
-                let counts = spread(stages).into_iter();
-                counts.map(|count| Planner::Segments(Some(count))).collect()
-            }
-            planner => vec![planner],
-        };
+        let time = |plan: &Planned| plan.summary.predicted_time.0;
         let mut fastest: Result<Planned, Bytes> = Err(Bytes::MAX);
-        for planner in asked {
+        for planner in self.planners(step.chain.stages.len()) {
             let request = Request {
                 planner,
                 ..Request::within(budget)
             };
             fastest = match (step.try_plan(&request)?, fastest) {
-                (Ok(plan), Ok(other))
-                    if plan.summary.predicted_time.0 < other.summary.predicted_time.0 =>
-                {
-                    Ok(plan)
-                }
-                (Ok(plan), Err(_)) => Ok(plan),
-                (Ok(_), other) => other,
-                (Err(smallest), other) => other.map_err(|other| other.min(smallest)),
+                (Ok(plan), Ok(other)) if time(&other) <= time(&plan) => Ok(other),
+                (Ok(plan), _) | (Err(_), Ok(plan)) => Ok(plan),
+                (Err(smallest), Err(other)) => Err(other.min(smallest)),
             };
         }
         Ok(fastest)

@@ -68,13 +68,11 @@ impl MeasuredStep {
         self.profile.as_ref()?.step.link.as_ref()
     }
 
-    /// Limits the host memory for a plan's offloaded tensors; `None` keeps all tensors on the device. No effect if the
-    /// step was measured without a link.
+    /// Keeps all tensors of its plans on the device.
     #[must_use]
-    pub fn with_host(mut self, host: Option<Bytes>) -> Self {
+    pub fn without_link(mut self) -> Self {
         if let Some(profile) = &mut self.profile {
-            let link = profile.step.link.zip(host);
-            profile.step.link = link.map(|(link, host_bytes)| Link { host_bytes, ..link });
+            profile.step.link = None;
         }
         self
     }

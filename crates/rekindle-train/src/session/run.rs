@@ -14,7 +14,6 @@ use std::{sync::Arc, thread, time::Instant};
 use burn::{module::Module, tensor::Device};
 use growth::GrowthWatch;
 use rekindle_plan::{Bytes, Seconds};
-use step::StepReport;
 
 use super::{Event, Job, MemoryNow, Planned, RunError, Tell};
 use crate::{
@@ -27,7 +26,6 @@ use crate::{
     record::{PhasedStep, RunRecord},
     run_dir::RunFiles,
     step_times::StepTimes,
-    tracker::TrackedPass,
     train_error::TrainError,
 };
 use rekindle::{
@@ -36,9 +34,6 @@ use rekindle::{
     sequential::Sequential,
     statistics::Statistics,
 };
-
-/// Number of tracked steps, if requested: the optimizer's state is allocated in the first.
-const TRACKED_STEPS: usize = 3;
 
 /// Steps whose phases are recorded from the start; the last step's are too. The step after them is traced.
 const PHASED_STEPS: usize = 3;
@@ -187,53 +182,6 @@ impl<'a> Session<'a> {
             counted: now.counted(count),
             counted_peak: peak.counted(count),
             peak,
-        }
-    }
-
-    /// Runs the next step, with smaller plans if there is too little memory.
-    fn step(&mut self, ahead: &mut Ahead) -> Result<StepReport, RunError> {
-        loop {
-            let next = self.progress.steps + 1;
-            let parts = self.parts();
-            let parts = (0..parts).map(|part| ahead.take((next - 1) * parts + part));
-            let tracked = self.job.track && self.steps_here() < TRACKED_STEPS;
-            if tracked || self.traced == Some(next) {
-                self.engine.step.set_watched(true);
-            }
-            match self.attempt(parts) {
-                Ok(mut report) => {
-                    // What is held between steps is the same after each of them.
-                    let waits = Instant::now();
-                    ahead.wait();
-                    report.record.step_s += Seconds(waits.elapsed().as_secs_f64());
-                    if tracked {
-                        // Before another plan is made, for the steps to come.
-                        let changes = self.engine.step.changes();
-                        let chain = &self.planned.staged.chain;
-                        let passes = TrackedPass::all(next, changes, &report.spans, chain);
-                        (self.tell)(Event::Tracked(&passes));
-                    }
-                    if let Some(shortage) = &report.short
-                        && let Err(error) = self.plan_smaller(shortage.clone())
-                    {
-                        if let Some(files) = &mut self.files {
-                            files.stepped(&report.record, self.tell);
-                        }
-                        return Err(self.ended(error, true));
-                    }
-                    if let Some(by) = self.engine.step.take_growth() {
-                        self.planned_by_step(by);
-                    }
-                    return Ok(report);
-                }
-                Err(error) => {
-                    let whole = !error.is_partly_updated();
-                    let again = self.again(error);
-                    if let Err(error) = self.job.ranks.settled(again) {
-                        return Err(self.ended(error, whole));
-                    }
-                }
-            }
         }
     }
 

@@ -1,21 +1,74 @@
-//! Replaces the plan during a run when memory is short.
+//! Runs a step, and the same batch again by another plan where memory is short.
+
+use std::time::Instant;
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, PlanError};
+use rekindle_plan::{Bytes, PlanError, Seconds};
 
 use super::{
     super::{Event, Notice, OutOfMemory, Planned, RunError, holders},
     Session, reserve,
+    step::StepReport,
 };
 use crate::{
-    device::probe, finite, model::tie::tie, optimizer::AnyOptimizer, shortage::Shortage,
-    train_error::TrainError,
+    data::ahead::Ahead, device::probe, finite, model::tie::tie, optimizer::AnyOptimizer,
+    shortage::Shortage, tracker::TrackedPass, train_error::TrainError,
 };
 use rekindle::{meter::Count, record::RecordError};
 
+/// Number of tracked steps, if requested: the optimizer's state is allocated in the first.
+const TRACKED_STEPS: usize = 3;
+
 impl Session<'_> {
+    /// Runs the next step, with smaller plans if there is too little memory.
+    pub(super) fn step(&mut self, ahead: &mut Ahead) -> Result<StepReport, RunError> {
+        loop {
+            let next = self.progress.steps + 1;
+            let parts = self.parts();
+            let parts = (0..parts).map(|part| ahead.take((next - 1) * parts + part));
+            let tracked = self.job.track && self.steps_here() < TRACKED_STEPS;
+            if tracked || self.traced == Some(next) {
+                self.engine.step.set_watched(true);
+            }
+            match self.attempt(parts) {
+                Ok(mut report) => {
+                    // What is held between steps is the same after each of them.
+                    let waits = Instant::now();
+                    ahead.wait();
+                    report.record.step_s += Seconds(waits.elapsed().as_secs_f64());
+                    if tracked {
+                        // Before another plan is made, for the steps to come.
+                        let changes = self.engine.step.changes();
+                        let chain = &self.planned.staged.chain;
+                        let passes = TrackedPass::all(next, changes, &report.spans, chain);
+                        (self.tell)(Event::Tracked(&passes));
+                    }
+                    if let Some(shortage) = &report.short
+                        && let Err(error) = self.plan_smaller(shortage.clone())
+                    {
+                        if let Some(files) = &mut self.files {
+                            files.stepped(&report.record, self.tell);
+                        }
+                        return Err(self.ended(error, true));
+                    }
+                    if let Some(by) = self.engine.step.take_growth() {
+                        self.planned_by_step(by);
+                    }
+                    return Ok(report);
+                }
+                Err(error) => {
+                    let whole = !error.is_partly_updated();
+                    let again = self.again(error);
+                    if let Err(error) = self.job.ranks.settled(again) {
+                        return Err(self.ended(error, whole));
+                    }
+                }
+            }
+        }
+    }
+
     /// Prepares to run the same batch again, if possible; ranks that have not failed wait for those that plan again.
-    pub(super) fn again(&mut self, error: TrainError) -> Result<(), RunError> {
+    fn again(&mut self, error: TrainError) -> Result<(), RunError> {
         let step = self.progress.steps + 1;
         match error {
             TrainError::Short(shortage) => self.plan_smaller(shortage),
@@ -46,7 +99,7 @@ impl Session<'_> {
     }
 
     /// Switches to a plan with less memory for the next step.
-    pub(super) fn plan_smaller(&mut self, shortage: Shortage) -> Result<(), RunError> {
+    fn plan_smaller(&mut self, shortage: Shortage) -> Result<(), RunError> {
         // Reset the recorded failure; planning may also need a reserve.
         self.meter.keep_reserve(reserve(&self.planned));
         let (before, peak) = (self.within, self.planned_peak);
@@ -116,11 +169,7 @@ impl Session<'_> {
 
     /// Goes back to the last snapshot after a failed step that has updated some parameters, and continues with a plan
     /// with less memory. Without a snapshot the run ends.
-    pub(super) fn go_back(
-        &mut self,
-        shortage: Shortage,
-        error: RecordError,
-    ) -> Result<(), RunError> {
+    fn go_back(&mut self, shortage: Shortage, error: RecordError) -> Result<(), RunError> {
         let files = self.files.as_mut();
         let snapshot = files.map(|files| files.go_back(self.tell));
         let Some(mut snapshot) = snapshot.transpose()?.flatten() else {
@@ -148,7 +197,7 @@ impl Session<'_> {
     }
 
     /// Reports that a step has planned itself again, within the same budget.
-    pub(super) fn planned_by_step(&mut self, by: Bytes) {
+    fn planned_by_step(&mut self, by: Bytes) {
         if let Some(budget) = self.within {
             let planned = self.engine.current(self.job);
             (self.tell)(Event::PlannedAgain {
