@@ -238,7 +238,6 @@ impl From<RunError> for Failure {
             }
             RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
             RunError::Shape(_)
-            | RunError::OtherModel(_)
             | RunError::Refused(_)
             | RunError::Device(_)
             | RunError::Finished { .. } => Self::usage(error),

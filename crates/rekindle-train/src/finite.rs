@@ -15,31 +15,29 @@ use burn::{
 };
 
 use super::train_error::TrainError;
-use rekindle::sequential::Sequential;
 
-/// The first parameter, with its stage, whose gradient is not finite.
-pub(super) fn first_gradient<L: Module>(
-    model: &Sequential<L>,
-    gradients: &GradientsParams,
-) -> Result<Option<(usize, String)>, TrainError> {
-    let of = |visited: &mut Visit<'_>| model.visit(visited);
-    if sum_is_finite(Some(gradients), of)? {
+/// The path of the first tensor of a module that is not finite: of these gradients, or else of its values.
+pub(super) fn first(
+    module: &impl Module,
+    gradients: Option<&GradientsParams>,
+) -> Result<Option<String>, TrainError> {
+    let mut visit = Visit {
+        gradients,
+        one_by_one: false,
+        path: Vec::new(),
+        sum: None,
+        found: Ok(None),
+    };
+    module.visit(&mut visit);
+    let Some(sum) = visit.sum.take() else {
+        return Ok(None);
+    };
+    if read(sum)?.is_finite() {
         return Ok(None);
     }
-    for (stage, layer) in model.layers().iter().enumerate() {
-        if let Some(path) = first(Some(gradients), |visited| layer.visit(visited))? {
-            return Ok(Some((stage, format!("{stage}.{path}"))));
-        }
-    }
-    Ok(None)
-}
-
-/// The path of the first tensor of a module that is not finite.
-pub(super) fn first_value(module: &impl Module) -> Result<Option<String>, TrainError> {
-    match sum_is_finite(None, |visited| module.visit(visited))? {
-        true => Ok(None),
-        false => first(None, |visited| module.visit(visited)),
-    }
+    visit.one_by_one = true;
+    module.visit(&mut visit);
+    visit.found
 }
 
 /// A tensor's number.
@@ -47,23 +45,6 @@ pub(super) fn read<K: Basic>(tensor: Tensor<1, K>) -> Result<f64, TrainError> {
     let data = tensor.try_into_data();
     let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
     Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
-}
-
-fn sum_is_finite(
-    gradients: Option<&GradientsParams>,
-    visit: impl FnOnce(&mut Visit<'_>),
-) -> Result<bool, TrainError> {
-    match Visit::of(gradients, false, visit).sum {
-        Some(sum) => Ok(read(sum)?.is_finite()),
-        None => Ok(true),
-    }
-}
-
-fn first(
-    gradients: Option<&GradientsParams>,
-    visit: impl FnOnce(&mut Visit<'_>),
-) -> Result<Option<String>, TrainError> {
-    Visit::of(gradients, true, visit).found
 }
 
 /// Visits the gradients of a module's parameters, or its values.
@@ -74,24 +55,6 @@ struct Visit<'a> {
     path: Vec<String>,
     sum: Option<Tensor<1>>,
     found: Result<Option<String>, TrainError>,
-}
-
-impl<'a> Visit<'a> {
-    fn of(
-        gradients: Option<&'a GradientsParams>,
-        one_by_one: bool,
-        visit: impl FnOnce(&mut Self),
-    ) -> Self {
-        let mut all = Self {
-            gradients,
-            one_by_one,
-            path: Vec::new(),
-            sum: None,
-            found: Ok(None),
-        };
-        visit(&mut all);
-        all
-    }
 }
 
 impl ModuleVisitor for Visit<'_> {

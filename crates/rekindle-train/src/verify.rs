@@ -163,16 +163,16 @@ impl Trial<'_> {
             };
             values.losses.push(floats(loss));
             let may_fall = optimizer.scaler.lower().is_some();
-            if may_fall && finite::first_gradient(&model, &gradients)?.is_some() {
+            if may_fall && finite::first(&model, Some(&gradients))?.is_some() {
                 optimizer.scaler.overflowed();
                 continue;
             }
-            values.gradients.extend(gradients_of(&model, &gradients));
+            values.gradients.extend(values_of(&model, Some(&gradients)));
             model = optimizer.step(rate, model, gradients);
             optimizer.scaler.updated();
             tie(&mut model);
         }
-        values.state = state_of(&model);
+        values.state = values_of(&model.valid(), None);
         Ok(values)
     }
 
@@ -221,16 +221,10 @@ fn difference(plain: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
         if plain.len() != other.len() || !plain.iter().chain(other).all(|value| value.is_finite()) {
             return f64::INFINITY;
         }
-        let scale = plain
-            .iter()
-            .fold(1.0f32, |scale, value| scale.max(value.abs()));
-        let largest = plain
-            .iter()
-            .zip(other)
-            .fold(0.0f32, |largest, (plain, other)| {
-                largest.max((plain - other).abs())
-            });
-        f64::from(largest / scale)
+        let scale = plain.iter().map(|value| value.abs()).fold(1.0, f32::max);
+        let apart = plain.iter().zip(other);
+        let apart = apart.map(|(plain, other)| (plain - other).abs());
+        f64::from(apart.fold(0.0, f32::max) / scale)
     };
     plain.iter().zip(other).map(of_tensor).fold(0.0, f64::max)
 }
@@ -239,16 +233,19 @@ fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// The gradient of every parameter, empty where it has none.
-fn gradients_of<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Vec<f32>> {
+/// Every parameter and running statistic; with gradients, that of every parameter, empty where it has none.
+fn values_of<M: Module>(model: &M, gradients: Option<&GradientsParams>) -> Vec<Vec<f32>> {
     struct Read<'a> {
-        gradients: &'a GradientsParams,
+        gradients: Option<&'a GradientsParams>,
         values: Vec<Vec<f32>>,
     }
     impl ModuleVisitor for Read<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.gradients.get::<D>(param.id);
-            self.values.push(gradient.map(floats).unwrap_or_default());
+            let tensor = match self.gradients {
+                Some(gradients) => gradients.get::<D>(param.id),
+                None => Some(param.val()),
+            };
+            self.values.push(tensor.map(floats).unwrap_or_default());
         }
     }
     let mut read = Read {
@@ -257,17 +254,4 @@ fn gradients_of<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Vec<f3
     };
     model.visit(&mut read);
     read.values
-}
-
-/// Every parameter and running statistic.
-fn state_of<M: Module>(model: &M) -> Vec<Vec<f32>> {
-    struct Read(Vec<Vec<f32>>);
-    impl ModuleVisitor for Read {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(floats(param.val()));
-        }
-    }
-    let mut read = Read(Vec::new());
-    model.valid().visit(&mut read);
-    read.0
 }

@@ -149,7 +149,7 @@ impl MeasuredStep {
     pub fn plan_given(&self, file: &PlanFile) -> Result<Planned, RunError> {
         let Some(Profile { step, .. }) = &self.profile else {
             let none = "the step has no recorded operations";
-            return Err(RunError::OtherModel(none.into()));
+            return Err(RunError::Refused(none.into()));
         };
         let plan = step.plan(None, file.order_of(step.recording)?)?;
         Ok(file.named(self.planned(plan)))

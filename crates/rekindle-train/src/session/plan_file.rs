@@ -61,7 +61,7 @@ impl PlanFile {
     pub fn order(&self) -> Result<&Order, RunError> {
         let order = self.order.as_ref();
         order.ok_or_else(|| {
-            RunError::OtherModel("made from a chain alone, without a step that can run".into())
+            RunError::Refused("made from a chain alone, without a step that can run".into())
         })
     }
 
@@ -70,7 +70,7 @@ impl PlanFile {
         let order = self.order()?;
         match order.recording == recording {
             true => Ok(order),
-            false => Err(RunError::OtherModel(
+            false => Err(RunError::Refused(
                 "the plan was made for another model or batch: its operations are not those of this step".into(),
             )),
         }
@@ -86,7 +86,7 @@ impl PlanFile {
     /// Rejects a plan that was made for another model or batch.
     pub(super) fn check(&self, chain: &Chain) -> Result<(), RunError> {
         let refused = |message: String| {
-            RunError::OtherModel(format!("the plan was made for another model: {message}"))
+            RunError::Refused(format!("the plan was made for another model: {message}"))
         };
         if self.stages.len() != chain.stages.len() {
             return Err(refused(format!(

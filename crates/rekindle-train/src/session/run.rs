@@ -194,7 +194,9 @@ impl<'a> Session<'a> {
     fn at_stage(&self, error: TrainError) -> RunError {
         if let TrainError::NonFinite(found) = error {
             let (step, per_epoch) = (found.step - 1, self.batches.steps_per_epoch());
-            let stage = found.gradient.as_ref().map(|(stage, _)| *stage);
+            // A path begins with the stage.
+            let path = found.gradient.as_deref();
+            let stage: Option<usize> = path.and_then(|path| path.split('.').next()?.parse().ok());
             return RunError::NonFinite {
                 epoch: step / per_epoch + 1,
                 batch: step % per_epoch + 1,

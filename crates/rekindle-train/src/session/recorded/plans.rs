@@ -64,7 +64,7 @@ impl Engine {
         let recording = staged.order.map_or(0, |order| order.recording);
         let order = file.order_of(recording)?;
         if !order.offloaded.is_empty() && job.host.is_none() {
-            return Err(RunError::OtherModel(
+            return Err(RunError::Refused(
                 "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`".into(),
             ));
         }

@@ -106,7 +106,7 @@ impl Session<'_> {
         let left = match shortage {
             Shortage::Device { .. } => {
                 // They cannot be read after a device ran out of memory in an update.
-                if finite::first_value(&self.model.valid()).is_err() {
+                if finite::first(&self.model.valid(), None).is_err() {
                     return Err(self.out_of_memory(Shortage::InUpdate, None));
                 }
                 self.left()

@@ -77,7 +77,7 @@ impl Session<'_> {
 
     /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
     fn not_finite(&self) -> Result<Option<String>, TrainError> {
-        if let Some(path) = finite::first_value(&self.model.valid())? {
+        if let Some(path) = finite::first(&self.model.valid(), None)? {
             return Ok(Some(format!("`{path}`")));
         }
         let state = TrainError::caught(|| self.optimizer.not_finite())?;

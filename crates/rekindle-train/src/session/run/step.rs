@@ -212,7 +212,7 @@ impl Session<'_> {
         parts.squares = squares.map(finite::read).transpose()?;
         let gradient = match parts.squares {
             Some(squares) if squares.is_finite() => None,
-            _ => finite::first_gradient(&self.model, &parts.gradients)?,
+            _ => finite::first(&self.model, Some(&parts.gradients))?,
         };
         if parts.loss.is_finite() && gradient.is_none() {
             return Ok(None);
