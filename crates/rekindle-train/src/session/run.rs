@@ -30,7 +30,7 @@ use crate::{
 };
 use rekindle::{
     meter::{Meter, PeakMemory},
-    record::{NetworkReading, SpanReading},
+    record::{NetworkReading, PlanSummary, SpanReading},
     sequential::Sequential,
     statistics::Statistics,
 };
@@ -45,7 +45,10 @@ pub(super) struct Session<'a> {
     device: Device,
     meter: Arc<dyn Meter>,
     batches: Shuffled,
+    /// The plan by which steps run now.
     planned: Planned,
+    /// As the record has it: with the first plan's budget, and the highest predicted peaks of all.
+    plan: PlanSummary,
     engine: Engine,
     model: Sequential<Stage>,
     param_count: u64,
@@ -72,9 +75,6 @@ pub(super) struct Session<'a> {
     nonfinite_steps: usize,
     /// Steps whose gradients overflowed with the loss scaled.
     overflow_steps: usize,
-    /// The budget of the last plan, which may be less than the requested one, and its peak.
-    within: Option<Bytes>,
-    planned_peak: Bytes,
     /// Number of new plans made because of too little memory.
     replans: usize,
     growth: GrowthWatch,

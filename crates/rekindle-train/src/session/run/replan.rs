@@ -14,7 +14,10 @@ use crate::{
     data::ahead::Ahead, device::probe, finite, model::tie::tie, optimizer::AnyOptimizer,
     shortage::Shortage, tracker::TrackedPass, train_error::TrainError,
 };
-use rekindle::{meter::Count, record::RecordError};
+use rekindle::{
+    meter::Count,
+    record::{PlanSummary, RecordError},
+};
 
 /// Number of tracked steps, if requested: the optimizer's state is allocated in the first.
 const TRACKED_STEPS: usize = 3;
@@ -102,7 +105,8 @@ impl Session<'_> {
     fn plan_smaller(&mut self, shortage: Shortage) -> Result<(), RunError> {
         // Reset the recorded failure; planning may also need a reserve.
         self.meter.keep_reserve(reserve(&self.planned));
-        let (before, peak) = (self.within, self.planned_peak);
+        let plan = &self.planned.summary;
+        let (before, peak) = (plan.budget, plan.predicted_peak);
         let left = match shortage {
             Shortage::Device { .. } => {
                 // They cannot be read after a device ran out of memory in an update.
@@ -117,22 +121,18 @@ impl Session<'_> {
             Count::Reserved => self.meter.context_bytes(),
             Count::InUse => Bytes::ZERO,
         };
-        let planned = match shortage.next_budget(before, peak, context, left) {
-            Some(budget) => {
-                let planned = self.engine.plan_again(self.job, budget);
-                planned.map(|planned| (budget, planned)).map_err(Some)
-            }
-            None => Err(None),
+        let Some(budget) = shortage.next_budget(before, peak, context, left) else {
+            return Err(self.out_of_memory(shortage, None));
         };
-        let (budget, planned) = match planned {
+        let planned = match self.engine.plan_again(self.job, budget) {
             Ok(planned) => planned,
-            Err(Some(RunError::Plan(PlanError::Infeasible { smallest, .. }))) => {
+            Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => {
                 return Err(self.out_of_memory(shortage, Some(smallest)));
             }
-            Err(None) => return Err(self.out_of_memory(shortage, None)),
-            Err(Some(error)) => return Err(error),
+            Err(error) => return Err(error),
         };
-        self.run_by(planned, (before.unwrap_or(peak), budget), &shortage);
+        let (next, budgets) = (self.progress.steps + 1, (before.unwrap_or(peak), budget));
+        self.run_by(planned, next, budgets, &shortage);
         Ok(())
     }
 
@@ -148,23 +148,50 @@ impl Session<'_> {
             other => other,
         })?;
         let shortage = Shortage::Choosing { needed, budget };
-        self.run_by(planned, (budget, budget), &shortage);
+        self.run_by(
+            planned,
+            self.progress.steps + 1,
+            (budget, budget),
+            &shortage,
+        );
         Ok(())
     }
 
-    /// Runs the next step by a new plan.
-    fn run_by(&mut self, planned: Planned, (before, budget): (Bytes, Bytes), shortage: &Shortage) {
+    /// Runs by a new plan from this step on.
+    fn run_by(
+        &mut self,
+        planned: Planned,
+        step: usize,
+        (before, budget): (Bytes, Bytes),
+        shortage: &Shortage,
+    ) {
         (self.tell)(Event::PlannedAgain {
-            step: self.progress.steps + 1,
+            step,
             shortage,
             before,
             budget,
             planned: &planned,
         });
         self.meter.keep_reserve(reserve(&planned));
-        self.within = Some(budget);
-        self.planned_peak = planned.summary.predicted_peak;
-        self.adopt(planned);
+        let (plan, new) = (&self.plan, &planned.summary);
+        self.plan = PlanSummary {
+            budget: plan.budget,
+            predicted_peak: plan.predicted_peak.max(new.predicted_peak),
+            predicted_in_use: plan.predicted_in_use.max(new.predicted_in_use),
+            ..new.clone()
+        };
+        self.replans += 1;
+        let (replans, peak) = (self.replans, self.plan.predicted_peak);
+        self.job.ranks.note(|record| {
+            record.replans = replans;
+            record.predicted_peak_bytes = peak;
+        });
+        // A timeline belongs to one plan.
+        self.trace.clear();
+        self.exchanges.clear();
+        let next = self.progress.steps + 2;
+        self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
+        self.planned = planned;
     }
 
     /// Goes back to the last snapshot after a failed step that has updated some parameters, and continues with a plan
@@ -198,39 +225,11 @@ impl Session<'_> {
 
     /// Reports that a step has planned itself again, within the same budget.
     fn planned_by_step(&mut self, by: Bytes) {
-        if let Some(budget) = self.within {
+        if let Some(budget) = self.planned.summary.budget {
             let planned = self.engine.current(self.job);
-            (self.tell)(Event::PlannedAgain {
-                step: self.progress.steps,
-                shortage: &Shortage::Grown { by, budget },
-                before: budget,
-                budget,
-                planned: &planned,
-            });
-            self.adopt(planned);
+            let grown = Shortage::Grown { by, budget };
+            self.run_by(planned, self.progress.steps, (budget, budget), &grown);
         }
-    }
-
-    /// Adopts a new plan, and updates the record's data.
-    fn adopt(&mut self, mut planned: Planned) {
-        self.replans += 1;
-        let replans = self.replans;
-        let plan = &mut planned.summary;
-        self.job.ranks.note(|record| {
-            record.replans = replans;
-            record.predicted_peak_bytes = plan.predicted_peak.max(record.predicted_peak_bytes);
-        });
-        // A timeline belongs to one plan.
-        self.trace.clear();
-        self.exchanges.clear();
-        let next = self.progress.steps + 2;
-        self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
-        // The record's peaks cover the whole run.
-        let before = &self.planned.summary;
-        plan.budget = before.budget;
-        plan.predicted_peak = plan.predicted_peak.max(before.predicted_peak);
-        plan.predicted_in_use = plan.predicted_in_use.max(before.predicted_in_use);
-        self.planned = planned;
     }
 
     pub(super) fn out_of_memory(&self, shortage: Shortage, smallest: Option<Bytes>) -> RunError {

@@ -76,11 +76,11 @@ impl<'a> Session<'a> {
             Ok(planned)
         });
         let planned = ranks.settled(planned)?;
-        let (within, planned_peak) = (planned.summary.budget, planned.summary.predicted_peak);
+        let plan = planned.summary.clone();
         ranks.note(|record| {
             record.batch = job.part().len();
-            record.budget_bytes = within;
-            record.predicted_peak_bytes = planned_peak;
+            record.budget_bytes = plan.budget;
+            record.predicted_peak_bytes = plan.predicted_peak;
         });
         meter.keep_reserve(reserve(&planned));
         let Built {
@@ -103,9 +103,8 @@ impl<'a> Session<'a> {
             device,
             meter,
             batches,
-            within,
-            planned_peak,
             planned,
+            plan,
             engine,
             statistics: Statistics::of(&model),
             model,

@@ -35,7 +35,7 @@ impl Session<'_> {
             model: self.job.model.clone(),
             settings: self.job.settings.clone(),
             param_count: self.param_count,
-            plan: planned.summary.clone(),
+            plan: self.plan.clone(),
             stages: planned.staged.chain.stages.clone(),
             forwards: planned.staged.forwards.clone(),
             count: self.job.count,
