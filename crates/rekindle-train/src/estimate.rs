@@ -115,14 +115,12 @@ impl Estimated<'_> {
     ///
     /// See [`estimate`](Self::estimate).
     pub fn step(&self) -> Result<MeasuredStep, RunError> {
-        Ok(self.step_of(&self.estimate()?))
-    }
-
-    /// The step of an estimate, for planning.
-    #[must_use]
-    pub fn step_of(&self, estimate: &Estimate) -> MeasuredStep {
-        let names = self.model.stage_names();
-        MeasuredStep::estimated(estimate, &names, self.settings)
+        let estimate = self.estimate()?;
+        Ok(MeasuredStep::estimated(
+            &estimate,
+            self.model,
+            self.settings,
+        ))
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     engine::{Engine, StepBatch, loss_of_part, step_batch},
     finite,
     optimizer::AnyOptimizer,
-    session::{Job, Planned, RunError, ScheduleRequest, prepare::Built},
+    session::{Job, Planned, RunError, ScheduleRequest, built::Built},
     step_times::StepTimes,
     train_error::TrainError,
 };

@@ -1,11 +1,14 @@
-//! What is to be trained.
+//! What is to be trained, and where its schedule comes from.
 
 use std::{ops::Range, path::PathBuf};
 
-use rekindle::{meter::Count, record::PlanElsewhere};
-use rekindle_plan::Bytes;
+use rekindle::{
+    meter::Count,
+    record::{PlanElsewhere, Wanted},
+};
+use rekindle_plan::{Bytes, Request};
 
-use super::{RunError, ScheduleRequest};
+use super::{PlanFile, RunError};
 use crate::{
     data::Dataset,
     device::DeviceInfo,
@@ -17,6 +20,33 @@ use crate::{
     settings::TrainSettings,
     update::{UpdateChoice, Updates, updates},
 };
+
+/// Where a run's schedule comes from.
+pub enum ScheduleRequest {
+    /// A planner finds it on the measured chain.
+    Plan(Request),
+    /// It was made before.
+    Given(Box<PlanFile>),
+}
+
+impl ScheduleRequest {
+    /// What the step is planned by.
+    pub(super) fn wanted(&self) -> Result<Wanted, RunError> {
+        Ok(match self {
+            Self::Plan(request) => request.planner.into(),
+            Self::Given(file) => file.order()?.into(),
+        })
+    }
+
+    /// The budget, if there is one.
+    #[must_use]
+    pub fn budget(&self) -> Option<Bytes> {
+        match self {
+            Self::Plan(request) => request.budget,
+            Self::Given(file) => file.plan.budget,
+        }
+    }
+}
 
 /// [`Job::keep_snapshots`], where nothing else is asked for.
 pub const KEEP_SNAPSHOTS: usize = 2;

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     PlanFile, Planned, RunError, ScheduleRequest,
     frontier::{Frontier, frontier},
-    recorded::{named, refused},
+    plans::{named, refused},
 };
-use crate::settings::TrainSettings;
+use crate::{model::spec::ModelSpec, settings::TrainSettings};
 use rekindle::record::{
     Estimate, Link, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
 };
@@ -55,10 +55,11 @@ impl MeasuredStep {
         }
     }
 
-    /// An estimated step, with the names of the model's stages.
+    /// The step of a model that was estimated.
     #[must_use]
-    pub fn estimated(estimate: &Estimate, names: &[String], settings: &TrainSettings) -> Self {
-        let chain = named(estimate.chain.clone(), &estimate.marks, names);
+    pub fn estimated(estimate: &Estimate, model: &ModelSpec, settings: &TrainSettings) -> Self {
+        let names = model.stage_names();
+        let chain = named(estimate.chain.clone(), &estimate.marks, &names);
         Self::recorded(chain, settings.accumulate.max(1), estimate.profile.clone())
     }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{
-    super::{Event, Job, Notice, RunError, Tell, prepare::Built},
+    super::{Event, Job, Notice, RunError, Tell, built::Built},
     PHASED_STEPS, Session,
     growth::GrowthWatch,
     reserve,

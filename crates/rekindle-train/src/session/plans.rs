@@ -2,9 +2,7 @@
 
 use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, graph::GraphPlanError};
 
-use super::super::{
-    Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier,
-};
+use super::{Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier};
 use crate::{engine::Engine, history::PENDING, settings::OnNonFinite};
 use rekindle::record::{RecordError, StagedPlan, Update};
 
@@ -113,11 +111,7 @@ impl Engine {
 }
 
 /// The chain with the names of the model's stages.
-pub(in super::super) fn named(
-    mut chain: Chain,
-    marks: &[Option<usize>],
-    names: &[String],
-) -> Chain {
+pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], names: &[String]) -> Chain {
     for (stage, mark) in chain.stages.iter_mut().zip(marks) {
         if let Some(name) = mark.and_then(|mark| names.get(mark)) {
             stage.name.clone_from(name);
@@ -127,7 +121,7 @@ pub(in super::super) fn named(
 }
 
 /// The error of a schedule request; the smallest budget is so much more, and `any` that of a planner.
-pub(in super::super) fn refused(
+pub(super) fn refused(
     error: RecordError,
     asked: &ScheduleRequest,
     more: Bytes,
