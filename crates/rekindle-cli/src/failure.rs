@@ -244,7 +244,6 @@ impl From<RunError> for Failure {
             RunError::File(error) => error.into(),
             RunError::Train(TrainError::Recorded(error)) => error.into(),
             RunError::NonFinite { .. } => Self::with_help(exit::NOT_FINITE, error, FINITE),
-            RunError::Train(TrainError::Device(message)) => RecordError::Device(message).into(),
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
             RunError::Train(_) => Self::other(error),
         }

@@ -15,6 +15,7 @@ use burn::{
 };
 
 use super::train_error::TrainError;
+use rekindle::record::RecordError;
 
 /// The path of the first tensor of a module that is not finite: of these gradients, or else of its values.
 pub(super) fn first(
@@ -43,7 +44,7 @@ pub(super) fn first(
 /// A tensor's number.
 pub(super) fn read<K: Basic>(tensor: Tensor<1, K>) -> Result<f64, TrainError> {
     let data = tensor.try_into_data();
-    let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
+    let data = data.map_err(|error| RecordError::Device(error.to_string()))?;
     Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
 }
 
@@ -93,6 +94,6 @@ fn has_only_finite<const D: usize>(tensor: Tensor<D>) -> Result<bool, TrainError
         return Ok(true);
     }
     let data = tensor.try_into_data();
-    let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
+    let data = data.map_err(|error| RecordError::Device(error.to_string()))?;
     Ok(data.iter::<f64>().all(f64::is_finite))
 }

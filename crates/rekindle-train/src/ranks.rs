@@ -24,16 +24,15 @@ use std::{
 use bincode::config;
 use rekindle::{
     record::RecordError,
-    reduce::{self, ReduceError, Reducer, agree, broadcast_parameters},
-    sequential::Sequential,
+    reduce::{self, ReduceError, Reducer},
 };
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
 use crate::{
-    FileError, TrainError, model::stage::Stage, record::RankRecord, session::RunError,
-    settings::TrainSettings, snapshot::Snapshot,
+    FileError, TrainError, record::RankRecord, session::RunError, settings::TrainSettings,
+    snapshot::Snapshot,
 };
 pub(crate) use tally::Tally;
 
@@ -233,16 +232,6 @@ impl Ranks {
         }
     }
 
-    /// Fails, on all ranks alike, unless each of these is equal on all: what it is called, and this rank's own.
-    pub(crate) fn agree(&self, all: &[(&str, &str)]) -> Result<(), RunError> {
-        let Some(shared) = &self.0 else {
-            return Ok(());
-        };
-        let mut all = all.iter();
-        all.try_for_each(|(what, own)| agree(&*shared.reducer, what, own.as_bytes()))
-            .map_err(|error| RecordError::from(error).into())
-    }
-
     /// Rank 0's snapshot, on all ranks: sent to a temporary file, because the others may not have access to its folder.
     pub(crate) fn snapshot(&self, own: Option<Snapshot>) -> Result<Option<Snapshot>, RunError> {
         let Some(shared) = &self.0 else {
@@ -277,18 +266,6 @@ impl Ranks {
                 let file = file.map_err(FileError::refused(&folder, "written"))?;
                 Ok(Some(Snapshot::open(file.path())?))
             }
-        }
-    }
-
-    /// Rank 0's parameters and running statistics, on all ranks.
-    pub(crate) fn parameters(
-        &self,
-        model: Sequential<Stage>,
-    ) -> Result<Sequential<Stage>, RunError> {
-        match &self.0 {
-            None => Ok(model),
-            Some(shared) => broadcast_parameters(&*shared.reducer, model)
-                .map_err(|error| RecordError::from(error).into()),
         }
     }
 

@@ -48,9 +48,6 @@ pub enum TrainError {
     /// Another rank failed and reports the error: the step has no effect.
     #[error("another rank failed; this step was abandoned")]
     OtherRank,
-    /// The device failed.
-    #[error("the device failed while the step ran: {0}")]
-    Device(String),
 }
 
 impl TrainError {
@@ -62,7 +59,7 @@ impl TrainError {
                 || refused_kernel(message).is_some()
         };
         catch(call).map_err(|message| match of_device(&message) {
-            true => Self::Device(message),
+            true => RecordError::Device(message).into(),
             false => panic!("{message}"),
         })
     }
@@ -114,9 +111,7 @@ impl TrainError {
             Self::Recorded(RecordError::Infeasible {
                 budget, smallest, ..
             }) => Shortage::NoRoom { budget, smallest },
-            Self::Recorded(RecordError::Device(message)) | Self::Device(message)
-                if speaks_of_memory(&message) =>
-            {
+            Self::Recorded(RecordError::Device(message)) if speaks_of_memory(&message) => {
                 let asked = asked(&message);
                 Shortage::Device { asked, message }
             }

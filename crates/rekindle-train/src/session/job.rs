@@ -4,7 +4,8 @@ use std::{ops::Range, path::PathBuf};
 
 use rekindle::{
     meter::Count,
-    record::{PlanElsewhere, Wanted},
+    record::{PlanElsewhere, RecordError, Wanted},
+    reduce::agree,
 };
 use rekindle_plan::{Bytes, Request};
 
@@ -168,18 +169,21 @@ impl<'a> Job<'a> {
 
     /// Fails, on all ranks alike, unless all train the same: `fingerprint` tells model, data and most settings.
     pub(super) fn agree(&self, fingerprint: &str) -> Result<(), RunError> {
-        if self.ranks.is_alone() {
+        let Some(reducer) = self.ranks.reducer() else {
             return Ok(());
-        }
+        };
         let settings = serde_json::to_string(self.settings).unwrap_or_default();
         let options = format!("{settings}{fingerprint}{}", self.snapshot_every);
         let eval = self.eval.map(|data| (data.identity(), data.len()));
         let data = (self.train.identity(), self.train.len(), eval);
         let data = serde_json::to_string(&data).unwrap_or_default();
-        self.ranks.agree(&[
+        for (what, own) in [
             ("the versions of rekindle", env!("CARGO_PKG_VERSION")),
-            ("the data", &data),
-            ("the config and its options", &options),
-        ])
+            ("the data", data.as_str()),
+            ("the config and its options", options.as_str()),
+        ] {
+            agree(&*reducer, what, own.as_bytes()).map_err(RecordError::from)?;
+        }
+        Ok(())
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     step_times::StepTimes,
     tensors::Tensors,
 };
-use rekindle::statistics::Statistics;
+use rekindle::{record::RecordError, reduce::broadcast_parameters, statistics::Statistics};
 
 impl<'a> Session<'a> {
     /// Builds the model, measures it and makes the plan.
@@ -55,7 +55,10 @@ impl<'a> Session<'a> {
             Ok(built)
         });
         let mut built = ranks.settled(built)?;
-        built.model = ranks.parameters(built.model)?;
+        if let Some(reducer) = ranks.reducer() {
+            let model = broadcast_parameters(&*reducer, built.model);
+            built.model = model.map_err(RecordError::from)?;
+        }
         // Reading creates separate tensors for tied weights.
         tie(&mut built.model);
         let engine = built.record(job, &device, &meter, tell);
