@@ -9,7 +9,6 @@ use crate::{
     shortage::Shortage,
     tracker::TrackedPass,
 };
-use rekindle::meter::PeakMemory;
 
 /// Memory during a run.
 #[derive(Debug, Clone, Copy)]
@@ -18,10 +17,8 @@ pub struct MemoryNow {
     pub in_use: Bytes,
     /// Bytes after the last step, as the budget counts them.
     pub counted: Bytes,
-    /// The highest value of these so far.
+    /// The highest peak so far, of the same bytes.
     pub counted_peak: Bytes,
-    /// The highest peak so far.
-    pub peak: PeakMemory,
 }
 
 /// Something that happens in a run.

@@ -86,7 +86,7 @@ impl<'a> Session<'a> {
     /// Trains until the last step, or until it is told to stop.
     pub(super) fn run(self) -> Result<RunRecord, RunError> {
         let (data, batches, part) = (self.job.train, self.batches, self.job.part());
-        let (parts, samples) = (self.parts(), self.job.micro_batch());
+        let (parts, samples) = (self.job.settings.accumulate, self.job.micro_batch());
         let build = move |number| {
             let first = part.start + number % parts * samples;
             data.batch(&batches.step(number / parts)[first..first + samples])
@@ -96,11 +96,6 @@ impl<'a> Session<'a> {
             let mut ahead = Ahead::start(scope, count, build)?;
             self.run_on(&mut ahead)
         })
-    }
-
-    /// Parts of a step's batch.
-    fn parts(&self) -> usize {
-        self.job.part().len() / self.job.micro_batch().max(1)
     }
 
     fn run_on(mut self, ahead: &mut Ahead) -> Result<RunRecord, RunError> {
@@ -175,13 +170,10 @@ impl<'a> Session<'a> {
             reserved_bytes: reading.reserved_bytes,
             context_bytes: self.meter.context_bytes(),
         };
-        let peak = self.meter.lifetime_peak();
-        let count = self.job.count;
         MemoryNow {
             in_use: reading.in_use_bytes,
-            counted: now.counted(count),
-            counted_peak: peak.counted(count),
-            peak,
+            counted: now.counted(self.job.count),
+            counted_peak: self.counted_peak(),
         }
     }
 
@@ -212,7 +204,7 @@ impl<'a> Session<'a> {
             files.write_weights(&self.model.valid(), self.tell);
         }
         // Made before the comparison, which is not part of the run.
-        let mut record = self.record(None, interrupted);
+        let mut record = self.record(interrupted);
         if !interrupted {
             record.plain = self.plain()?;
         }

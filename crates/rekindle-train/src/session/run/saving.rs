@@ -89,7 +89,7 @@ impl Session<'_> {
         if self.files.is_none() {
             return;
         }
-        let record = self.record(None, true);
+        let record = self.record(true);
         if let Some(files) = &mut self.files {
             files.write_record(&record, self.tell);
         }

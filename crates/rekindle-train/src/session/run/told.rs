@@ -18,7 +18,7 @@ const WORTH_COMPARING: f64 = 200.0;
 const PLAIN_STEPS: usize = 6;
 
 impl Session<'_> {
-    pub(super) fn record(&self, plain: Option<Measured>, interrupted: bool) -> RunRecord {
+    pub(super) fn record(&self, interrupted: bool) -> RunRecord {
         let planned = &self.planned;
         let progress = &self.progress;
         // Before the peak is read, because on the CPU the record counts too.
@@ -50,7 +50,7 @@ impl Session<'_> {
                 trims: self.engine.step.trims(),
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.id),
-            plain,
+            plain: None,
             first_loss: progress.first_loss,
             last_loss: progress.last_loss,
             steps: progress.steps,
