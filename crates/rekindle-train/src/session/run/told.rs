@@ -7,7 +7,7 @@ use crate::{
     device::DeviceId,
     record::{Measured, PoolRecord, RUN_FORMAT, RunRecord},
     step_times::StepTimes,
-    timeline::{TimedExchange, Timeline},
+    timeline::Timeline,
 };
 
 /// Minimum length of a run, in plain steps, for which plain steps are measured by default: measuring takes about
@@ -73,15 +73,14 @@ impl Session<'_> {
     /// The timeline of the traced step, after it is done.
     fn timeline(&self) -> Option<Timeline> {
         let step = self.traced.filter(|_| !self.trace.is_empty())?;
-        Some(Timeline {
-            exchanges: TimedExchange::all(&self.exchanges),
-            ..Timeline::new(
-                step,
-                &self.planned.staged,
-                &self.planned.optimizer,
-                &self.trace,
-            )
-        })
+        let (plan, optimizer) = (&self.planned.staged, &self.planned.optimizer);
+        Some(Timeline::new(
+            step,
+            plan,
+            optimizer,
+            &self.trace,
+            &self.exchanges,
+        ))
     }
 
     /// Whether measuring plain steps in another process takes a small part of the run's own time.
