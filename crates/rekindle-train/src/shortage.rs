@@ -94,11 +94,10 @@ impl Shortage {
                 let next = last.map_or(next, |last| next.min(share(last, NEXT)));
                 return (next > Bytes::ZERO).then_some(next);
             }
-            // A step that found more memory in use has already planned itself again, and nothing is moved to the host by
-            // a plan after one whose kernels could not be chosen.
-            Self::Grown { .. } | Self::Choosing { .. } | Self::InUpdate | Self::NoRoom { .. } => {
-                return None;
-            }
+            // The next plan moves nothing to the host.
+            Self::Choosing { budget, .. } => return Some(*budget),
+            // A step that found more memory in use has already planned itself again.
+            Self::Grown { .. } | Self::InUpdate | Self::NoRoom { .. } => return None,
         };
         (next > Bytes::ZERO && last.is_none_or(|last| next < last)).then_some(next)
     }

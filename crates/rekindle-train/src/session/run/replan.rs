@@ -94,14 +94,17 @@ impl Session<'_> {
             TrainError::Recorded(RecordError::Choosing { budget, needed })
                 if self.planned.summary.moves().is_some() =>
             {
-                self.plan_without_offload(budget, needed)
+                // The next plan keeps all tensors on the device.
+                self.engine.step.forbid_offload();
+                self.plan_smaller(Shortage::Choosing { needed, budget })
             }
             error if error.is_of_another_rank() && !error.is_partly_updated() => Ok(()),
             error => Err(self.at_stage(error)),
         }
     }
 
-    /// Switches to a plan with less memory for the next step.
+    /// Switches to a plan with less memory for the next step, or to one that keeps all tensors on the device where kernels for
+    /// those that come back from the host cannot be chosen within the budget. The error says so if there is none.
     fn plan_smaller(&mut self, shortage: Shortage) -> Result<(), RunError> {
         // Reset the recorded failure; planning may also need a reserve.
         self.meter.keep_reserve(reserve(&self.planned));
@@ -127,49 +130,28 @@ impl Session<'_> {
         let planned = match self.engine.plan_again(self.job, budget) {
             Ok(planned) => planned,
             Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => {
-                return Err(self.out_of_memory(shortage, Some(smallest)));
+                return Err(match shortage {
+                    Shortage::Choosing { needed, budget } => {
+                        RecordError::Choosing { budget, needed }.into()
+                    }
+                    shortage => self.out_of_memory(shortage, Some(smallest)),
+                });
             }
             Err(error) => return Err(error),
         };
-        let (next, budgets) = (self.progress.steps + 1, (before.unwrap_or(peak), budget));
-        self.run_by(planned, next, budgets, &shortage);
-        Ok(())
-    }
-
-    /// Switches to a plan that keeps all tensors on the device, because kernels for those that come back from the host
-    /// cannot be chosen within the budget. The error says so if no such plan fits.
-    fn plan_without_offload(&mut self, budget: Bytes, needed: Bytes) -> Result<(), RunError> {
-        self.engine.step.forbid_offload();
-        let planned = self.engine.plan_again(self.job, budget);
-        let planned = planned.map_err(|other| match other {
-            RunError::Plan(PlanError::Infeasible { .. }) => {
-                TrainError::from(RecordError::Choosing { budget, needed }).into()
-            }
-            other => other,
-        })?;
-        let shortage = Shortage::Choosing { needed, budget };
-        self.run_by(
-            planned,
-            self.progress.steps + 1,
-            (budget, budget),
-            &shortage,
-        );
+        self.run_by(planned, self.progress.steps + 1, &shortage);
         Ok(())
     }
 
     /// Runs by a new plan from this step on.
-    fn run_by(
-        &mut self,
-        planned: Planned,
-        step: usize,
-        (before, budget): (Bytes, Bytes),
-        shortage: &Shortage,
-    ) {
+    fn run_by(&mut self, planned: Planned, step: usize, shortage: &Shortage) {
+        let old = &self.planned.summary;
+        let before = old.budget.unwrap_or(old.predicted_peak);
         (self.tell)(Event::PlannedAgain {
             step,
             shortage,
             before,
-            budget,
+            budget: planned.summary.budget.unwrap_or(before),
             planned: &planned,
         });
         self.meter.keep_reserve(reserve(&planned));
@@ -227,8 +209,11 @@ impl Session<'_> {
     fn planned_by_step(&mut self, by: Bytes) {
         if let Some(budget) = self.planned.summary.budget {
             let planned = self.engine.current(self.job);
-            let grown = Shortage::Grown { by, budget };
-            self.run_by(planned, self.progress.steps, (budget, budget), &grown);
+            self.run_by(
+                planned,
+                self.progress.steps,
+                &Shortage::Grown { by, budget },
+            );
         }
     }
 
