@@ -110,8 +110,8 @@ impl<'a> Session<'a> {
             let report = self.step(ahead)?;
             let done = self.progress.steps;
             if self.traced == Some(done) {
-                self.trace = report.spans;
-                let exchange = report.exchange.as_ref();
+                self.trace = report.parts.spans;
+                let exchange = report.parts.exchange.as_ref();
                 self.exchanges = exchange.map_or_else(Vec::new, |one| one.operations.clone());
             }
 
@@ -119,7 +119,7 @@ impl<'a> Session<'a> {
             self.phases.truncate(PHASED_STEPS);
             self.phases.push(PhasedStep {
                 step: done,
-                phases: report.phases,
+                phases: report.parts.phases,
             });
             let memory = self.memory_now();
             if let Some(growth) = self.growth.stepped(done, memory.in_use) {
@@ -141,7 +141,7 @@ impl<'a> Session<'a> {
             interrupted = self.job.ranks.stops(asked);
             let counts = self.steps_here() > 1 && self.traced != Some(done);
             self.times.add(report.record.step_s, counts);
-            if let (Some(times), Some(took)) = (&mut self.exchange_times, &report.exchange) {
+            if let (Some(times), Some(took)) = (&mut self.exchange_times, &report.parts.exchange) {
                 times.add(Seconds(took.added().as_secs_f64()), counts);
             }
             if let Some(files) = &mut self.files {

@@ -30,8 +30,12 @@ pub(super) struct Parts {
     pub(super) loss: f64,
     pub(super) tally: Tally,
     pub(super) peak: PeakMemory,
+    /// Memory by phase.
     pub(super) phases: Vec<PhaseReading>,
+    /// Memory after every span, if the step was traced.
     pub(super) spans: Vec<SpanReading>,
+    /// Measurements of the exchange, if [ranks](crate::ranks) share the step: the sum over all parts, with the network
+    /// operations of the last.
     pub(super) exchange: Option<ExchangeReading>,
 }
 

@@ -43,7 +43,7 @@ impl Session<'_> {
                         // Before another plan is made, for the steps to come.
                         let changes = self.engine.step.changes();
                         let chain = &self.planned.staged.chain;
-                        let passes = TrackedPass::all(next, changes, &report.spans, chain);
+                        let passes = TrackedPass::all(next, changes, &report.parts.spans, chain);
                         (self.tell)(Event::Tracked(&passes));
                     }
                     if let Some(shortage) = &report.short

@@ -1,6 +1,7 @@
 //! One optimizer step.
 
 use std::{
+    mem::{replace, take},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -9,7 +10,7 @@ use burn::{optim::GradientsParams, tensor::Tensor};
 use rekindle::{
     free_dead_nodes,
     meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{ExchangeReading, Optimizer, RecordError, SpanReading, Update},
+    record::{Optimizer, RecordError, SpanReading, Update},
     reduce::SharedReading,
     sequential::Sequential,
     statistics::Before,
@@ -39,13 +40,8 @@ const TRIAL_BYTES: u64 = 128 << 20;
 pub(super) struct StepReport {
     /// Loss, accuracy, time.
     pub(super) record: StepRecord,
-    /// Memory by phase.
-    pub(super) phases: Vec<PhaseReading>,
-    /// Memory after every span of the step and after its update, if the step was traced.
-    pub(super) spans: Vec<SpanReading>,
-    /// Measurements of the exchange, if [ranks](crate::ranks) share the step: the sum over all parts, with the network
-    /// operations of the last.
-    pub(super) exchange: Option<ExchangeReading>,
+    /// What its parts came to, and its update; without the gradients, which the update takes.
+    pub(super) parts: Parts,
     /// Values of the step that are not finite, if the settings continue anyway.
     pub(super) nonfinite: Option<NonFinite>,
     /// A shortage in an update, which cannot be undone and used the reserve.
@@ -100,7 +96,7 @@ impl Session<'_> {
         let left_out = |found: &&NonFinite| found.handled == OnNonFinite::Skip;
         let skipped = nonfinite.as_ref().filter(left_out);
         if let Some(found) = skipped {
-            drop(parts.gradients);
+            drop(take(&mut parts.gradients));
             self.model = before.put_back(self.take_model());
             if found.lower_scale.is_some() {
                 self.optimizer.scaler.overflowed();
@@ -109,7 +105,8 @@ impl Session<'_> {
             drop(before);
             if self.engine.step.update() == Update::After {
                 let begun = Instant::now();
-                let shared = self.update(rate, parts.gradients, parts.squares)?;
+                let gradients = take(&mut parts.gradients);
+                let shared = self.update(rate, gradients, parts.squares)?;
                 if let (Some(shared), Some(exchange)) = (shared, &mut parts.exchange) {
                     let before = parts.spans.last().map(|last| last.done_at);
                     let until = before.unwrap_or_default() + begun.elapsed();
@@ -138,9 +135,7 @@ impl Session<'_> {
         self.progress.stepped(&record);
         Ok(StepReport {
             record,
-            phases: parts.phases,
-            spans: parts.spans,
-            exchange: parts.exchange,
+            parts,
             nonfinite,
             short,
         })
@@ -274,7 +269,7 @@ impl Session<'_> {
     }
 
     pub(super) fn take_model(&mut self) -> Sequential<Stage> {
-        std::mem::replace(&mut self.model, Sequential::new(Vec::new()))
+        replace(&mut self.model, Sequential::new(Vec::new()))
     }
 
     /// Undoes a step that has begun.

@@ -115,7 +115,7 @@ impl Session<'_> {
         let mut times = StepTimes::new();
         for step in 0..PLAIN_STEPS {
             let report = self.attempt(parts())?;
-            raise(&mut peak, &report.phases);
+            raise(&mut peak, &report.parts.phases);
             times.add(report.record.step_s, step > 0);
         }
         Ok(Some(Measured {
