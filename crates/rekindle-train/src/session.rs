@@ -10,7 +10,7 @@
 //! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
 //! | `frontier.rs` | plans for many budgets |
 //! | `run.rs`, `run/` | the training loop: start, steps, evaluations, snapshots, other plans when memory is short, record |
-//! | `event.rs`, `notice.rs` | what happens in a run, as it is told; of it, what is said of its folder |
+//! | `event.rs` | what happens in a run, as it is told; of it, what is said of its folder |
 //! | `out_of_memory.rs`, `run_error.rs` | why a run ends early |
 
 pub(super) mod built;
@@ -19,7 +19,6 @@ mod frontier;
 mod job;
 mod largest;
 mod measured_step;
-mod notice;
 mod out_of_memory;
 mod plan_file;
 mod planned;
@@ -29,11 +28,10 @@ mod run_error;
 
 use self::built::Built;
 pub use self::{
-    event::{Event, MemoryNow, Tell},
+    event::{Event, MemoryNow, Notice, RunFile, Tell},
     frontier::{FRONTIER_FORMAT, Frontier},
     job::{Job, KEEP_SNAPSHOTS, ScheduleRequest},
     measured_step::MeasuredStep,
-    notice::{Notice, RunFile},
     out_of_memory::{OutOfMemory, holders},
     plan_file::{PLAN_FORMAT, PlanFile},
     planned::Planned,
