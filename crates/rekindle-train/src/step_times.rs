@@ -48,12 +48,8 @@ impl StepTimes {
     pub(super) fn median(&self) -> Seconds {
         let mut times: Vec<f64> = self.counted.iter().copied().collect();
         times.sort_unstable_by(f64::total_cmp);
-        Seconds(
-            times
-                .get(times.len() / 2)
-                .copied()
-                .unwrap_or(self.set_aside),
-        )
+        let median = times.get(times.len() / 2).copied();
+        Seconds(median.unwrap_or(self.set_aside))
     }
 }
 

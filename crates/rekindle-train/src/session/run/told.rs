@@ -127,18 +127,10 @@ impl Session<'_> {
     }
 }
 
-#[cfg(feature = "cuda")]
 fn whole_gpu_used(device: DeviceId) -> Option<Bytes> {
     match device {
-        DeviceId::Cuda(index) => {
-            let memory = crate::device::nvml_memory(index).ok()?;
-            Some(memory.used_bytes)
-        }
-        DeviceId::Cpu | DeviceId::Wgpu(_) => None,
+        #[cfg(feature = "cuda")]
+        DeviceId::Cuda(index) => Some(crate::device::nvml_memory(index).ok()?.used_bytes),
+        _ => None,
     }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn whole_gpu_used(_device: DeviceId) -> Option<Bytes> {
-    None
 }
