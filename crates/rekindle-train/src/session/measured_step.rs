@@ -7,7 +7,7 @@ use rekindle_plan::{Bytes, Chain, ChainError, Planner, Request, chain_frontier};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    PlanFile, Planned, RunError, ScheduleRequest,
+    PlanFile, Planned, RunError,
     frontier::{Frontier, frontier},
     plans::{named, refused},
 };
@@ -119,10 +119,10 @@ impl MeasuredStep {
             Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
             _ => None,
         };
-        let asked = ScheduleRequest::Plan(*request);
-        match self.numbers(request.budget, request.planner) {
+        let planner = request.planner;
+        match self.numbers(request.budget, planner) {
             Ok(plan) => Ok(self.planned(plan)),
-            Err(error) => Err(refused(error, &asked, Bytes::ZERO, smallest)),
+            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, smallest)),
         }
     }
 
@@ -132,13 +132,11 @@ impl MeasuredStep {
     ///
     /// If the request is invalid.
     pub fn try_plan(&self, request: &Request) -> Result<Result<Planned, Bytes>, RunError> {
-        match self.numbers(request.budget, request.planner) {
+        let planner = request.planner;
+        match self.numbers(request.budget, planner) {
             Ok(plan) => Ok(Ok(self.planned(plan))),
             Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
-            Err(error) => {
-                let asked = ScheduleRequest::Plan(*request);
-                Err(refused(error, &asked, Bytes::ZERO, |_| None))
-            }
+            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, |_| None)),
         }
     }
 
@@ -184,10 +182,10 @@ impl MeasuredStep {
                 ..plain.summary.clone()
             }
         });
-        let asked = ScheduleRequest::Plan(request);
+        let planner = request.planner;
         let points =
-            points.map_err(|error| refused(error.into(), &asked, Bytes::ZERO, |_| None))?;
-        Ok(Frontier::new(request.planner, points))
+            points.map_err(|error| refused(error.into(), Some(planner), Bytes::ZERO, |_| None))?;
+        Ok(Frontier::new(planner, points))
     }
 
     /// A plan of one part of a batch.

@@ -37,6 +37,10 @@ impl Engine {
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
         self.check(job, asked)?;
+        let (planner, file) = match asked {
+            ScheduleRequest::Plan(request) => (Some(request.planner), None),
+            ScheduleRequest::Given(file) => (None, Some(file)),
+        };
         let step = &mut self.step;
         // So that the reported budgets also suffice for the same run with a folder.
         let more = match job.run_dir {
@@ -44,11 +48,11 @@ impl Engine {
             None => RUN_DIR_BYTES,
         };
         step.plan_anew(asked.budget(), asked.wanted()?)
-            .map_err(|error| refused(error, asked, more, |any| step.smallest_budget(any)))?;
+            .map_err(|error| refused(error, planner, more, |any| step.smallest_budget(any)))?;
         let planned = self.planned(job);
-        Ok(match asked {
-            ScheduleRequest::Plan(_) => planned,
-            ScheduleRequest::Given(file) => file.named(planned),
+        Ok(match file {
+            Some(file) => file.named(planned),
+            None => planned,
         })
     }
 
@@ -76,9 +80,9 @@ impl Engine {
     ///
     /// If no plan fits.
     pub(crate) fn plan_again(&mut self, job: &Job<'_>, budget: Bytes) -> Result<Planned, RunError> {
-        let asked = ScheduleRequest::Plan(Request::within(budget));
-        let planned = self.step.plan_again(Some(budget), Planner::Auto);
-        planned.map_err(|error| refused(error, &asked, Bytes::ZERO, |_| None))?;
+        let auto = Planner::Auto;
+        let planned = self.step.plan_again(Some(budget), auto);
+        planned.map_err(|error| refused(error, Some(auto), Bytes::ZERO, |_| None))?;
         Ok(self.planned(job))
     }
 
@@ -120,28 +124,28 @@ pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], names: &[String])
     chain
 }
 
-/// The error of a schedule request; the smallest budget is so much more, and `any` that of a planner.
+/// The error of a planner, or of a given plan; the smallest budget is so much more, and `any` that of a planner.
 pub(super) fn refused(
     error: RecordError,
-    asked: &ScheduleRequest,
+    planner: Option<Planner>,
     more: Bytes,
     any: impl FnOnce(Planner) -> Option<Bytes>,
 ) -> RunError {
-    match (error, asked) {
+    match (error, planner) {
         (
             RecordError::Infeasible {
                 budget,
                 smallest,
                 floor,
             },
-            ScheduleRequest::Plan(request),
+            Some(planner),
         ) => {
-            let any = match request.planner {
+            let any = match planner {
                 Planner::Auto => None,
                 _ => any(Planner::Auto),
             };
             RunError::Plan(PlanError::Infeasible {
-                planner: request.planner,
+                planner,
                 budget,
                 smallest: smallest + more,
                 smallest_of_all: any.map_or(smallest, |any| any.min(smallest)) + more,
