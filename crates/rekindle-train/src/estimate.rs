@@ -4,13 +4,8 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{
-    chunks::check_loss_chunks,
-    engine::loss_of_part,
-    loss::TargetTensor,
-    loss_scale::LossScale,
-    session::{MeasuredStep, RunError},
-    settings::TrainSettings,
-    update::check_update,
+    chunks::check_loss_chunks, engine::loss_of_part, loss::TargetTensor, loss_scale::LossScale,
+    session::RunError, settings::TrainSettings, update::check_update,
 };
 use crate::{
     data::{TargetKind, ahead::held_bytes},
@@ -107,20 +102,6 @@ impl Estimated<'_> {
         };
         let loss = loss_of_part(settings.accumulate);
         Ok(record::estimate_with(assumed, make, loss)?)
-    }
-
-    /// The estimated step, for planning.
-    ///
-    /// # Errors
-    ///
-    /// See [`estimate`](Self::estimate).
-    pub fn step(&self) -> Result<MeasuredStep, RunError> {
-        let estimate = self.estimate()?;
-        Ok(MeasuredStep::estimated(
-            &estimate,
-            self.model,
-            self.settings,
-        ))
     }
 }
 
