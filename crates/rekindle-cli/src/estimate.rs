@@ -12,7 +12,7 @@ use rekindle::{
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     fit::{Breakdown, spread},
-    session::{Planned, RunError, ScheduleRequest},
+    session::{MeasuredStep, Planned, RunError, ScheduleRequest},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -88,9 +88,8 @@ impl Estimate {
         wanted: Option<&ScheduleRequest>,
         limit: Option<Limit>,
     ) -> Result<(Self, Option<PlanError>), Failure> {
-        let estimated = config.estimated(&config.training, kernels);
-        let known = estimated.estimate()?;
-        let step = estimated.step_of(&known);
+        let known = config.estimated(&config.training, kernels).estimate()?;
+        let step = MeasuredStep::estimated(&known, &config.model, &config.training);
         let most = limit.as_ref().map(|limit| limit.bytes);
         let fitting = |planner: Planner| match most {
             Some(most) => Ok(step

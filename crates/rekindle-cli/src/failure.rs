@@ -238,15 +238,12 @@ impl From<RunError> for Failure {
             }
             RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
             RunError::Shape(_)
-            | RunError::OtherModel(_)
-            | RunError::Update(_)
             | RunError::Refused(_)
             | RunError::Device(_)
             | RunError::Finished { .. } => Self::usage(error),
             RunError::File(error) => error.into(),
             RunError::Train(TrainError::Recorded(error)) => error.into(),
             RunError::NonFinite { .. } => Self::with_help(exit::NOT_FINITE, error, FINITE),
-            RunError::Train(TrainError::Device(message)) => RecordError::Device(message).into(),
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
             RunError::Train(_) => Self::other(error),
         }

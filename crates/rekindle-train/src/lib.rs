@@ -14,7 +14,7 @@
 //! | [`session`] | from settings to a run: a plan, its steps, what they came to |
 //! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
 //! | [`record`] | what a run leaves behind: the JSON document of a run |
-//! | `trainer`, `engine` | the training loop, and the recorded step that it runs |
+//! | `engine` | the recorded step that a run's loop runs |
 //! | [`run_dir`], [`replace`] | a run's folder; files that are written whole |
 //! | `snapshot`, `snapshots` | a snapshot's file, and those of a folder |
 //! | `tensors` | files of tensors: snapshots and weights |
@@ -66,7 +66,6 @@ mod tensors;
 pub mod timeline;
 pub mod tracker;
 mod train_error;
-mod trainer;
 pub mod update;
 pub mod verify;
 

@@ -2,8 +2,6 @@
 //!
 //! Sizes are searched with steps that are recorded from shapes, without running anything. `--confirm` runs the answer.
 
-use std::rc::Rc;
-
 use rekindle::{record::Update, size::Size};
 use rekindle_plan::Bytes;
 use rekindle_train::{
@@ -152,7 +150,7 @@ fn all(subject: &Subject<'_>, budget: Bytes, slowdown: f64) -> Result<Vec<Larges
         let limit = subject.varied.limit / unit;
         largest(limit, first / unit, FACTOR, PRECISION, |units| {
             let size = units * unit;
-            let step = |update| Ok::<_, Failure>(Rc::new(subject.counted(size, update)?));
+            let step = |update| subject.counted(size, update);
             let plan = way.fits(updates, step, budget, slowdown)?;
             let fits = plan.is_some();
             let plan = plan.map(|plan| Largest {

@@ -97,7 +97,7 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
     let step = match args.measure.offload {
-        Some(OffloadChoice::Never) => step.with_host(None),
+        Some(OffloadChoice::Never) => step.without_link(),
         _ => step,
     };
     if args.frontier {

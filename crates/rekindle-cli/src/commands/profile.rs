@@ -45,14 +45,14 @@ pub fn job<'a>(
     data: &'a Split,
 ) -> Result<Job<'a>, Failure> {
     let schedule = ScheduleRequest::Plan(Request::default());
-    let job = Job {
+    Ok(Job {
+        device: Some(device),
         eval: data.eval.as_deref(),
         planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere),
         host: train::host(&config.run, device)?,
         count: config.count(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
-    };
-    Ok(job.on(device))
+    })
 }
 
 /// Measures the job's step.

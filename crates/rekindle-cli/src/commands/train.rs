@@ -133,6 +133,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     let speaks = ranks.rank() == 0;
     let job = Job {
         name: &name,
+        device: Some(&device),
         eval: data.eval.as_deref().filter(|_| !args.no_eval),
         compare: args.compare,
         plain_elsewhere: (on_cpu && ranks.is_alone()).then_some(&plain),
@@ -146,8 +147,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         weights: args.weights.clone().filter(|_| speaks),
         ranks: ranks.clone(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
-    }
-    .on(&device);
+    };
     let budget = match config.run.budget {
         Some(budget) => format!(", budget {budget}"),
         None => String::new(),

@@ -5,7 +5,7 @@ use rekindle_plan::{Request, Seconds};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{Job, ScheduleRequest},
-    verify::{Comparison, Verification, Verified, usual_segments, verify},
+    verify::{Comparison, Verified, usual_segments, verify},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -68,11 +68,11 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job {
+        device: Some(&device),
         count: config.count(),
         host: train::host(&config.run, &device)?,
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
-    }
-    .on(&device);
+    };
     note!(
         "comparing {} with the plain run on {} ({})",
         several(args.steps, "step"),
@@ -83,11 +83,8 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         DeviceId::Cpu => 0.0,
         DeviceId::Cuda(_) | DeviceId::Wgpu(_) => gpu_tolerance(config.training.dtype),
     };
-    let verification = Verification {
-        job: &job,
-        plans: plans(args, &config, &device)?,
-    };
-    let verified = verify(verification, device.device, &mut |comparison| {
+    let plans = plans(args, &config, &device)?;
+    let verified = verify(&job, plans, device.device, &mut |comparison| {
         note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
     })?;
     let Verified {

@@ -102,7 +102,8 @@ impl<'a> Subject<'a> {
             held: self.process_bytes,
             ..self.config.estimated(&settings, self.kernels)
         };
-        Ok(estimated.step()?)
+        let estimate = estimated.estimate()?;
+        Ok(MeasuredStep::estimated(&estimate, &model, &settings))
     }
 }
 

@@ -7,11 +7,11 @@ use rekindle_plan::{Bytes, Chain, ChainError, Planner, Request, chain_frontier};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    PlanFile, Planned, RunError, ScheduleRequest,
+    PlanFile, Planned, RunError,
     frontier::{Frontier, frontier},
-    recorded::{named, refused},
+    plans::{named, refused},
 };
-use crate::settings::TrainSettings;
+use crate::{model::spec::ModelSpec, settings::TrainSettings};
 use rekindle::record::{
     Estimate, Link, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
 };
@@ -55,10 +55,11 @@ impl MeasuredStep {
         }
     }
 
-    /// An estimated step, with the names of the model's stages.
+    /// The step of a model that was estimated.
     #[must_use]
-    pub fn estimated(estimate: &Estimate, names: &[String], settings: &TrainSettings) -> Self {
-        let chain = named(estimate.chain.clone(), &estimate.marks, names);
+    pub fn estimated(estimate: &Estimate, model: &ModelSpec, settings: &TrainSettings) -> Self {
+        let names = model.stage_names();
+        let chain = named(estimate.chain.clone(), &estimate.marks, &names);
         Self::recorded(chain, settings.accumulate.max(1), estimate.profile.clone())
     }
 
@@ -68,13 +69,11 @@ impl MeasuredStep {
         self.profile.as_ref()?.step.link.as_ref()
     }
 
-    /// Limits the host memory for a plan's offloaded tensors; `None` keeps all tensors on the device. No effect if the
-    /// step was measured without a link.
+    /// Keeps all tensors of its plans on the device.
     #[must_use]
-    pub fn with_host(mut self, host: Option<Bytes>) -> Self {
+    pub fn without_link(mut self) -> Self {
         if let Some(profile) = &mut self.profile {
-            let link = profile.step.link.zip(host);
-            profile.step.link = link.map(|(link, host_bytes)| Link { host_bytes, ..link });
+            profile.step.link = None;
         }
         self
     }
@@ -120,10 +119,10 @@ impl MeasuredStep {
             Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
             _ => None,
         };
-        let asked = ScheduleRequest::Plan(*request);
-        match self.numbers(request.budget, request.planner) {
-            Ok(plan) => Ok(self.planned(plan, None)),
-            Err(error) => Err(refused(error, &asked, Bytes::ZERO, smallest)),
+        let planner = request.planner;
+        match self.numbers(request.budget, planner) {
+            Ok(plan) => Ok(self.planned(plan)),
+            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, smallest)),
         }
     }
 
@@ -133,13 +132,11 @@ impl MeasuredStep {
     ///
     /// If the request is invalid.
     pub fn try_plan(&self, request: &Request) -> Result<Result<Planned, Bytes>, RunError> {
-        match self.numbers(request.budget, request.planner) {
-            Ok(plan) => Ok(Ok(self.planned(plan, None))),
+        let planner = request.planner;
+        match self.numbers(request.budget, planner) {
+            Ok(plan) => Ok(Ok(self.planned(plan))),
             Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
-            Err(error) => {
-                let asked = ScheduleRequest::Plan(*request);
-                Err(refused(error, &asked, Bytes::ZERO, |_| None))
-            }
+            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, |_| None)),
         }
     }
 
@@ -151,10 +148,10 @@ impl MeasuredStep {
     pub fn plan_given(&self, file: &PlanFile) -> Result<Planned, RunError> {
         let Some(Profile { step, .. }) = &self.profile else {
             let none = "the step has no recorded operations";
-            return Err(RunError::OtherModel(none.into()));
+            return Err(RunError::Refused(none.into()));
         };
         let plan = step.plan(None, file.order_of(step.recording)?)?;
-        Ok(self.planned(plan, Some(&file.plan)))
+        Ok(file.named(self.planned(plan)))
     }
 
     /// The memory/time frontier of a planner, like [`Engine::frontier`](super::Engine::frontier); of a chain without a
@@ -185,10 +182,10 @@ impl MeasuredStep {
                 ..plain.summary.clone()
             }
         });
-        let asked = ScheduleRequest::Plan(request);
+        let planner = request.planner;
         let points =
-            points.map_err(|error| refused(error.into(), &asked, Bytes::ZERO, |_| None))?;
-        Ok(Frontier::new(request.planner, points))
+            points.map_err(|error| refused(error.into(), Some(planner), Bytes::ZERO, |_| None))?;
+        Ok(Frontier::new(planner, points))
     }
 
     /// A plan of one part of a batch.
@@ -203,18 +200,14 @@ impl MeasuredStep {
         }
     }
 
-    /// The plan of a whole step; `before` is the plan of the file that it was read from.
-    fn planned(
-        &self,
-        (plan, mut staged): (PlanSummary, StagedPlan),
-        before: Option<&PlanSummary>,
-    ) -> Planned {
+    /// The plan of a whole step.
+    fn planned(&self, (plan, mut staged): (PlanSummary, StagedPlan)) -> Planned {
         for (stage, named) in staged.chain.stages.iter_mut().zip(&self.chain.stages) {
             stage.name.clone_from(&named.name);
             stage.param_bytes = named.param_bytes;
         }
         let profile = self.profile.as_ref();
         let parts = profile.map_or(1, |profile| profile.micro_batches);
-        Planned::new(parts, plan, staged, self.chain.optimizer, before)
+        Planned::new(parts, plan, staged, self.chain.optimizer)
     }
 }

@@ -31,7 +31,7 @@ impl Held {
             Event::Stepped { step, memory, .. } => {
                 let half = usize::from(step.step > STEPS / 2);
                 self.halves[half] = self.halves[half].max(memory.in_use);
-                self.peaks[half] = memory.peak.in_use_bytes;
+                self.peaks[half] = memory.counted_peak;
             }
             Event::Evaluated(_) => self.evaluations += 1,
             Event::Grows(growth) => self.grown.push(growth),

@@ -23,7 +23,7 @@ use rekindle_train::{
 };
 
 use crate::{
-    jobs::{Optimizer, Steps, classifier, vectors},
+    jobs::{Optimizer, Steps, classifier, processor, vectors},
     nonfinite::Look,
     resume::{ADAM, conv_net, data, settings},
 };
@@ -279,8 +279,9 @@ fn middle_budget(job: &Job<'_>) -> Bytes {
 fn peaks(model: &ModelSpec, data: &Split, settings: &TrainSettings) {
     let job = |schedule| Job::new(model, &*data.train, settings, schedule);
     // The leanest program is measured: what measuring takes is forgotten no more than other peaks.
+    let full = processor(Some(Bytes(1)));
     let budget = middle_budget(&Job {
-        free: Some(Bytes(1)),
+        device: Some(&full),
         ..job(plain())
     });
     let run = |schedule, too_high: f64| {

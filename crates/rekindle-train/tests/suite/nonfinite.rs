@@ -154,8 +154,7 @@ fn a_skipped_step_changes_nothing_but_its_number() {
             panic!("{case}: {:?}", look.found);
         };
         assert_eq!((found.step, found.handled), (BAD, OnNonFinite::Skip));
-        let (stage, path) = found.gradient.clone().unwrap();
-        assert_eq!(stage, 0, "{path}");
+        let path = found.gradient.clone().unwrap();
         assert!(path.starts_with("0.ops.0."), "{path}");
 
         let seen: Vec<_> = look.snapshots.into_iter().collect();
