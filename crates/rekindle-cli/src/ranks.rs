@@ -14,10 +14,8 @@ use rekindle_train::{
 
 use crate::{
     args::{Cli, Command},
-    ending,
-    error_document::ErrorDocument,
     exit,
-    failure::{Failure, Outcome},
+    failure::{self, Failure, Outcome, document::ErrorDocument},
     launched::{Launched, is_first, launched},
     network::LinkChoice,
     terminal::LookArgs,
@@ -176,7 +174,7 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     let own = outcome.as_ref().err().map(ErrorDocument::from);
     let rank = ranks.rank();
     let alone = |own: Option<ErrorDocument>| -> ! {
-        ending::end(match own {
+        failure::end(match own {
             Some(mut own) => {
                 own.error = format!("{}: {}", named(&[rank]), own.error);
                 Err(own.failure())
@@ -202,8 +200,13 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     {
         match outcome {
             // With the place in a config.
-            Err(failure) if own.as_ref() == Some(&end) => ending::report(&failure),
-            _ => ending::report(&end.failure()),
+            Err(failure) if own.as_ref() == Some(&end) => failure.tell(),
+            Err(Failure { infeasible, .. }) => Failure {
+                infeasible,
+                ..end.failure()
+            }
+            .tell(),
+            Ok(()) => end.failure().tell(),
         }
     }
     // Whoever ends first has `mpirun` end the others.

@@ -31,7 +31,7 @@ use super::{
     progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
     replace::{remove_remains, replace},
-    session::{Event, Notice, RunFile, Tell},
+    session::{Event, Notice, Tell},
     snapshot::{Snapshot, SnapshotWriter},
     snapshots::{self, Snapshots},
     tensors,
@@ -42,6 +42,10 @@ const RECORD: &str = "run.json";
 const HISTORY: &str = "history.csv";
 const EVALUATIONS: &str = "evaluations.csv";
 const WEIGHTS: &str = "weights.safetensors";
+
+/// What messages call the histories.
+const THE_HISTORY: &str = "the history";
+const THE_EVALUATIONS: &str = "the history of evaluations";
 
 /// The folder for a run's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,8 +109,8 @@ pub(super) struct RunFiles {
     steps: History<StepRecord>,
     evaluations: History<EvalRecord>,
     snapshots: Snapshots,
-    /// The files that could not be written last, with the reason.
-    unwritten: Vec<(RunFile, String)>,
+    /// The files that could not be written last: what messages call them, and why.
+    unwritten: Vec<(&'static str, FileError)>,
     /// Whether a snapshot was removed to make room.
     made_room: bool,
     _lock: Lock,
@@ -212,19 +216,19 @@ impl RunFiles {
     /// Adds a step to the history.
     pub(super) fn stepped(&mut self, step: &StepRecord, tell: &mut Tell<'_>) {
         let written = self.steps.append(step);
-        self.wrote(RunFile::History, written, tell);
+        self.wrote(THE_HISTORY, written, tell);
     }
 
     /// Adds an evaluation to its history.
     pub(super) fn evaluated(&mut self, evaluation: &EvalRecord, tell: &mut Tell<'_>) {
         let written = self.evaluations.append(evaluation);
-        self.wrote(RunFile::Evaluations, written, tell);
+        self.wrote(THE_EVALUATIONS, written, tell);
     }
 
     /// Replaces the record.
     pub(super) fn write_record(&mut self, record: &RunRecord, tell: &mut Tell<'_>) {
         let path = self.folder.join(RECORD);
-        self.write(RunFile::Record, tell, |_| {
+        self.write("the record", tell, |_| {
             let written = replace(&path, |out| {
                 serde_json::to_writer_pretty(&mut *out, record)?;
                 out.write_all(b"\n")
@@ -242,26 +246,33 @@ impl RunFiles {
         tell: &mut Tell<'_>,
     ) {
         let (steps, evaluations) = (self.steps.sync(), self.evaluations.sync());
-        self.write(RunFile::Snapshot, tell, |snapshots| {
+        self.write("the snapshot", tell, |snapshots| {
             snapshots.take(fingerprint, progress, &tensors)
         });
-        self.wrote(RunFile::History, steps, tell);
-        self.wrote(RunFile::Evaluations, evaluations, tell);
+        self.wrote(THE_HISTORY, steps, tell);
+        self.wrote(THE_EVALUATIONS, evaluations, tell);
     }
 
     /// Replaces the weights.
     pub(super) fn write_weights(&mut self, model: &impl Module, tell: &mut Tell<'_>) {
         let path = self.folder.join(WEIGHTS);
-        self.write(RunFile::Weights, tell, |_| {
+        self.write("the weights", tell, |_| {
             replace(&path, |out| tensors::write(model, out))
                 .map_err(FileError::refused(&path, "written"))
         });
     }
 
+    /// Tells at the run's end which files are not written.
+    pub(super) fn ended(&self, tell: &mut Tell<'_>) {
+        if !self.unwritten.is_empty() {
+            tell(Event::Noticed(&Notice::Unwritten(&self.unwritten)));
+        }
+    }
+
     /// Writes a whole file. If the disk is full, removes older snapshots one after another to make room.
     fn write(
         &mut self,
-        file: RunFile,
+        file: &'static str,
         tell: &mut Tell<'_>,
         mut write: impl FnMut(&mut Snapshots) -> Result<(), FileError>,
     ) {
@@ -278,17 +289,17 @@ impl RunFiles {
     }
 
     /// Reports files that could not be written, once for each reason, and when they can be written again.
-    fn wrote(&mut self, file: RunFile, written: Result<(), FileError>, tell: &mut Tell<'_>) {
+    fn wrote(&mut self, file: &'static str, written: Result<(), FileError>, tell: &mut Tell<'_>) {
         let before = self.unwritten.iter().position(|(other, _)| *other == file);
-        let before = before.map(|place| self.unwritten.swap_remove(place));
+        let before = before.map(|place| self.unwritten.remove(place).1);
         match written {
             Ok(()) if before.is_some() => tell(Event::Noticed(&Notice::WrittenAgain(file))),
             Ok(()) => {}
             Err(error) => {
-                if before.is_none_or(|(_, before)| before != error.reason()) {
-                    tell(Event::Noticed(&Notice::NotWritten(file, &error)));
+                if before.is_none_or(|before| before.reason() != error.reason()) {
+                    tell(Event::Noticed(&Notice::NotWritten(&error)));
                 }
-                self.unwritten.push((file, error.reason().to_owned()));
+                self.unwritten.push((file, error));
             }
         }
     }

@@ -33,7 +33,7 @@ pub use self::{
     frontier::{FRONTIER_FORMAT, Frontier},
     job::{Job, KEEP_SNAPSHOTS},
     measured_step::MeasuredStep,
-    notice::{Notice, RunFile},
+    notice::Notice,
     order::ScheduleRequest,
     out_of_memory::{OutOfMemory, holders},
     plan_file::{PLAN_FORMAT, PlanFile},

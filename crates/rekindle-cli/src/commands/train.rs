@@ -10,7 +10,7 @@ use rekindle_train::{
     ranks::Ranks,
     record::{Measured, RunRecord},
     run_dir::RunDir,
-    session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
+    session::{self, Event, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
 };
 
 use super::plan_graph::plan_elsewhere;
@@ -21,7 +21,6 @@ use crate::{
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
-    infeasible::Infeasible,
     output, plan_file, plot,
     progress::Progress,
     ranks,
@@ -120,7 +119,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         asked,
         data,
         host,
-        track,
+        mut track,
     } = ranks::settled(ranks, opened)?;
     let Asked {
         config,
@@ -166,17 +165,39 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     {
         note!("warning: only {free} of the budget of {budget} are free now");
     }
-    let keep = match args.output.as_ref().filter(|_| speaks) {
-        Some(folder) => Some(keep(&config, &name, args, folder)?),
+    let folder = args.output.as_ref().or(args.resume.as_ref());
+    // How the run is started, kept for `--resume` once there is a plan.
+    let started = match args.output.as_ref().filter(|_| speaks) {
+        Some(folder) => {
+            let started = Started::now(name.clone(), args.weights.as_deref())?;
+            let config = config.whole(&started.directory)?;
+            Some((folder, started, config))
+        }
         None => None,
     };
     let mut progress = Progress::new(config.training.steps, config.training.batch);
-    (progress.track, progress.keep) = (track, keep);
-    let result = session::run(&job, device.device, &mut |event| progress.tell(event));
-    let finished = progress.finish();
-    if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
-        Infeasible::report(error)?;
+    let mut written = Ok(());
+    let result = session::run(&job, device.device, &mut |event| {
+        let own = match (&event, &started, &mut track) {
+            // A config without the command line beside it is no run's.
+            (Event::Planned { .. }, Some((folder, started, config)), _) => started
+                .keep(folder)
+                .and_then(|()| output::file(&folder.join(CONFIG), config)),
+            (Event::Tracked(passes), _, Some(track)) => track.step(passes),
+            _ => Ok(()),
+        };
+        if written.is_ok() {
+            written = own;
+        }
+        progress.tell(event);
+    });
+    if let (Ok(()), Some(track)) = (&written, &track) {
+        note!(
+            "wrote {} (the tensors of each pass in the first steps)",
+            track.path.display()
+        );
     }
+    let finished = progress.finish().and(written);
     if let Err(RunError::Finished { path, steps }) = &result {
         let more = match config.training.rate_depends_on_steps() {
             false => "; `--steps N` trains further",
@@ -189,7 +210,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         return Ok(());
     }
     let record = result?;
-    let drawn = match args.output.as_ref().or(args.resume.as_ref()) {
+    let drawn = match folder {
         Some(folder) if speaks => draw_timeline(&record, folder),
         _ => Ok(()),
     };
@@ -206,13 +227,11 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
                 "interrupted after step {} of {}",
                 record.steps, config.training.steps
             ),
-            match args.output.as_ref().or(args.resume.as_ref()) {
-                Some(folder) => {
-                    format!(
-                        "continue with `rekindle train --resume {}`",
-                        folder.display()
-                    )
-                }
+            match folder {
+                Some(folder) => format!(
+                    "continue with `rekindle train --resume {}`",
+                    folder.display()
+                ),
                 None => "`-o RUN_DIR` saves a run, so that it can continue later".into(),
             },
         ));
@@ -245,23 +264,6 @@ fn plain_steps(args: &TrainArgs) -> Option<Measured> {
     };
     let answer = child::ask(&words("train", &plain).ok()?).ok()?;
     serde_json::from_str(&answer).ok()
-}
-
-/// What writes how a run was started to its folder, for `--resume`.
-fn keep(
-    config: &Config,
-    name: &str,
-    args: &TrainArgs,
-    folder: &Path,
-) -> Result<Box<dyn FnOnce() -> Outcome>, Failure> {
-    let started = Started::now(name.to_owned(), args.weights.as_deref())?;
-    let config = config.whole(&started.directory)?;
-    let folder = folder.to_owned();
-    Ok(Box::new(move || {
-        // A config without the command line beside it is no run's.
-        started.keep(&folder)?;
-        output::file(&folder.join(CONFIG), &config)
-    }))
 }
 
 /// Writes a picture of the traced step beside the run's record.
