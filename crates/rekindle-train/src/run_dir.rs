@@ -64,6 +64,51 @@ impl RunDir {
             Self::New(folder) | Self::Resume(folder) => folder,
         }
     }
+
+    /// Locks the folder, and finds the newest whole snapshot of a run to resume: none if it was stopped before the first.
+    /// `skipped` is called for damaged ones.
+    pub(super) fn lock(
+        &self,
+        skipped: impl FnMut(&FileError),
+    ) -> Result<(Lock, Option<Snapshot>), FileError> {
+        let folder = self.folder();
+        let shown = folder.display();
+        match self {
+            Self::New(_) => {
+                fs::create_dir_all(folder).map_err(FileError::refused(folder, "created"))?;
+                let lock = Lock::take(folder)?;
+                let begun = fs::metadata(folder.join(HISTORY))
+                    .is_ok_and(|history| history.len() > StepRecord::COLUMNS.len() as u64);
+                if begun || folder.join(RECORD).exists() || snapshots::any(folder)? {
+                    return Err(FileError::content(
+                        folder,
+                        format!(
+                            "already holds a run: continue it with `--resume {shown}`, or name another folder"
+                        ),
+                    ));
+                }
+                Ok((lock, None))
+            }
+            Self::Resume(_) => {
+                fs::read_dir(folder).map_err(FileError::refused(folder, "read"))?;
+                if !folder.join(HISTORY).exists() && !snapshots::any(folder)? {
+                    return Err(FileError::system(
+                        folder,
+                        format!("holds no run to resume: `train CONFIG -o {shown}` starts one"),
+                    ));
+                }
+                let lock = Lock::take(folder)?;
+                Ok((lock, snapshots::newest(folder, skipped)?))
+            }
+        }
+    }
+
+    /// Whether the run in the folder has finished `steps` steps and everything after them.
+    pub(super) fn has_finished(&self, steps: usize) -> bool {
+        let folder = self.folder();
+        folder.join(WEIGHTS).exists()
+            && read_record(folder).is_ok_and(|record| record.steps == steps && !record.interrupted)
+    }
 }
 
 /// The record in a run's folder.
@@ -116,87 +161,28 @@ pub(super) struct RunFiles {
     _lock: Lock,
 }
 
-/// A locked run folder, before its content is checked against the run.
-pub(super) struct Locked {
-    folder: PathBuf,
-    lock: Lock,
-}
-
-impl Locked {
-    /// Creates and locks the folder of a new run.
-    pub(super) fn new_run(folder: &Path) -> Result<Self, FileError> {
-        fs::create_dir_all(folder).map_err(FileError::refused(folder, "created"))?;
-        let locked = Self::lock(folder)?;
-        let begun = fs::metadata(folder.join(HISTORY))
-            .is_ok_and(|history| history.len() > StepRecord::COLUMNS.len() as u64);
-        if begun || folder.join(RECORD).exists() || snapshots::any(folder)? {
-            let shown = folder.display();
-            return Err(FileError::content(
-                folder,
-                format!(
-                    "already holds a run: continue it with `--resume {shown}`, or name another folder"
-                ),
-            ));
-        }
-        Ok(locked)
-    }
-
-    /// Locks the folder of a run to resume, and finds its newest whole snapshot: none if it was stopped before the
-    /// first. `skipped` is called for damaged ones.
-    pub(super) fn resumed(
-        folder: &Path,
-        skipped: impl FnMut(&FileError),
-    ) -> Result<(Self, Option<Snapshot>), FileError> {
-        fs::read_dir(folder).map_err(FileError::refused(folder, "read"))?;
-        if !folder.join(HISTORY).exists() && !snapshots::any(folder)? {
-            let shown = folder.display();
-            return Err(FileError::system(
-                folder,
-                format!("holds no run to resume: `train CONFIG -o {shown}` starts one"),
-            ));
-        }
-        let locked = Self::lock(folder)?;
-        let snapshot = snapshots::newest(folder, skipped)?;
-        Ok((locked, snapshot))
-    }
-
-    fn lock(folder: &Path) -> Result<Self, FileError> {
-        Ok(Self {
-            lock: Lock::take(folder)?,
-            folder: folder.to_path_buf(),
-        })
-    }
-
-    /// Whether the run in the folder has finished `steps` steps and everything after them.
-    pub(super) fn has_finished(&self, steps: usize) -> bool {
-        self.folder.join(WEIGHTS).exists()
-            && read_record(&self.folder)
-                .is_ok_and(|record| record.steps == steps && !record.interrupted)
-    }
-
+impl RunFiles {
     /// Opens the files of a run that has done this many steps, so that write errors are found before the first step.
     /// `each` is called with the steps that were done.
     pub(super) fn open(
-        self,
+        folder: &Path,
+        lock: Lock,
         keep_snapshots: usize,
         done: usize,
         each: impl FnMut(&StepRecord),
-    ) -> Result<RunFiles, FileError> {
-        let Self { folder, lock } = self;
-        remove_remains(&folder).map_err(FileError::refused(&folder, "tidied up"))?;
-        Ok(RunFiles {
+    ) -> Result<Self, FileError> {
+        remove_remains(folder).map_err(FileError::refused(folder, "tidied up"))?;
+        Ok(Self {
             steps: History::open(&folder.join(HISTORY), done, each)?,
             evaluations: History::open(&folder.join(EVALUATIONS), done, |_| ())?,
-            snapshots: Snapshots::of_run(&folder, keep_snapshots, done)?,
+            snapshots: Snapshots::of_run(folder, keep_snapshots, done)?,
             unwritten: Vec::new(),
             made_room: false,
-            folder,
+            folder: folder.to_path_buf(),
             _lock: lock,
         })
     }
-}
 
-impl RunFiles {
     /// Returns the newest whole snapshot, if there is one, and truncates the histories to it.
     pub(super) fn go_back(&mut self, tell: &mut Tell<'_>) -> Result<Option<Snapshot>, FileError> {
         let snapshot = snapshots::newest(&self.folder, |error| {

@@ -766,10 +766,14 @@ fn a_damaged_snapshot_is_named_and_the_one_before_it_used() {
         .map(|length| (cut(length), format!("after {length} bytes")))
         .into_iter()
         .chain([whole.len() / 2, whole.len() - 1].map(|place| (changed(place), "checksum".into())))
-        .chain(
-            [changed(25), b"something else that has its length".to_vec()]
-                .map(|bytes| (bytes, "is not a snapshot".into())),
-        );
+        .chain([
+            (changed(25), "cannot be read as safetensors".into()),
+            (changed(35), "is not a snapshot".into()),
+            (
+                b"something else that has its length".to_vec(),
+                "cannot be read as safetensors".into(),
+            ),
+        ]);
     for (number, (bytes, words)) in damages.enumerate() {
         let path = folder.path().join(number.to_string());
         copy_folder(&run, &path);
