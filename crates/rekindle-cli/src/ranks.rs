@@ -138,19 +138,18 @@ fn connected(launched: Launched) -> Result<Ranks, Failure> {
 /// How long ranks wait for each other, if set by the user.
 #[cfg(feature = "mpi")]
 fn time_limit() -> Result<Option<Duration>, Failure> {
-    use rekindle_train::run_dir::SnapshotEvery;
-
     /// Names the time.
     const VARIABLE: &str = "REKINDLE_RANK_TIMEOUT";
     let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
     let text = text.to_string_lossy();
-    match text.parse() {
-        Ok(SnapshotEvery::Time(limit)) => Ok(Some(limit)),
-        _ => Err(Failure::usage(format!(
+    let limit = humantime::parse_duration(&text).ok();
+    match limit.filter(|limit| !limit.is_zero()) {
+        None => Err(Failure::usage(format!(
             "{VARIABLE} is {text:?}, not a time such as 90s, 10min or 2h"
         ))),
+        limit => Ok(limit),
     }
 }
 
