@@ -141,9 +141,6 @@ impl Progress {
             stop::in_order(STOPPING);
         }
         self.note_plan(planned);
-        if let Some(warning) = summary::warning(&planned.summary) {
-            self.line(&format!("warning: {warning}"));
-        }
         if let Some(bar) = &self.bar {
             bar.reset();
             bar.set_length(self.steps as u64);

@@ -6,7 +6,10 @@
 use std::{collections::BTreeMap, process, sync::Arc, thread, time::Duration};
 
 use clap::CommandFactory;
-use rekindle::reduce::{Rehearsal, named};
+use rekindle::{
+    record::Rate,
+    reduce::{Rehearsal, named},
+};
 use rekindle_train::{
     device::seal_kernels,
     ranks::{Local, Ranks},
@@ -17,7 +20,6 @@ use crate::{
     exit,
     failure::{self, Failure, Outcome, document::ErrorDocument},
     launched::{Launched, is_first, launched},
-    network::LinkChoice,
     terminal::LookArgs,
 };
 
@@ -85,7 +87,7 @@ pub fn world() -> Result<Ranks, Failure> {
 pub fn planned_for(
     world: &Ranks,
     asked: Option<usize>,
-    link: Option<LinkChoice>,
+    link: Option<Rate>,
 ) -> Result<Ranks, Failure> {
     match (asked, link) {
         (None, _) => Ok(world.clone()),
@@ -93,7 +95,7 @@ pub fn planned_for(
             "`mpirun` says how many ranks there are, and their link is measured: leave out `--ranks` and `--link`",
         )),
         (Some(1), _) => Ok(Ranks::default()),
-        (Some(count), Some(LinkChoice(link))) => {
+        (Some(count), Some(link)) => {
             let local = Local { rank: 0, ranks: 1 };
             let rehearsal = Arc::new(Rehearsal::new(count, link));
             Ok(Ranks::new(rehearsal, local, crate::stop::asked))
@@ -172,7 +174,14 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     };
     let own = outcome.as_ref().err().map(ErrorDocument::from);
     let rank = ranks.rank();
-    let alone = |own: Option<ErrorDocument>| -> ! {
+    let all = match outcome.is_ok() || ranks.ends_with_others() {
+        true => {
+            let bytes = serde_json::to_vec(&own).unwrap_or_default();
+            reducer.all_gather(bytes).wait().ok()
+        }
+        false => None,
+    };
+    let Some(all) = all else {
         failure::end(match own {
             Some(mut own) => {
                 own.error = format!("{}: {}", named(&[rank]), own.error);
@@ -180,13 +189,6 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
             }
             None => Ok(()),
         })
-    };
-    if outcome.is_err() && !ranks.ends_with_others() {
-        alone(own);
-    }
-    let bytes = serde_json::to_vec(&own).unwrap_or_default();
-    let Ok(all) = reducer.all_gather(bytes).wait() else {
-        alone(own);
     };
     let all = all
         .iter()

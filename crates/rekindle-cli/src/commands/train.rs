@@ -116,16 +116,15 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     let Opened {
         args,
         name,
-        asked,
+        asked: Asked {
+            config,
+            device,
+            schedule,
+        },
         data,
         host,
         mut track,
     } = ranks::settled(ranks, opened)?;
-    let Asked {
-        config,
-        device,
-        schedule,
-    } = asked;
     let args = &args;
     let plain = || plain_steps(args);
     let on_cpu = device.device == DeviceId::Cpu;
