@@ -31,14 +31,6 @@ use rekindle::{
     sequential::Sequential,
 };
 
-/// A training and the plans to verify.
-pub struct Verification<'a> {
-    /// The training; its settings' `steps` are compared.
-    pub job: &'a Job<'a>,
-    /// Plans to compare, each with its name; the plain loop is compared with each of them.
-    pub plans: Vec<(String, ScheduleRequest)>,
-}
-
 /// The largest differences between the plain run and one by a plan.
 ///
 /// A difference is relative to the largest value of its tensor, or absolute where that is below 1.
@@ -82,17 +74,18 @@ pub fn usual_segments(stages: usize) -> Vec<usize> {
     powers.take_while(|&k| k < stages).chain([stages]).collect()
 }
 
-/// Compares on a device that was probed before. `done` is called after each comparison.
+/// Compares the plain loop with each of the named plans, over the steps of the job's settings, on a device that was probed
+/// before. `done` is called after each comparison.
 ///
 /// # Errors
 ///
 /// A [`RunError`] if nothing could be compared; differences are not errors here.
 pub fn verify(
-    verification: Verification<'_>,
+    job: &Job<'_>,
+    plans: Vec<(String, ScheduleRequest)>,
     device: DeviceId,
     done: &mut dyn FnMut(&Comparison),
 ) -> Result<Verified, RunError> {
-    let Verification { job, plans } = verification;
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
     let mut engine = built.record(job, &device, &meter, &mut |_| ())?;

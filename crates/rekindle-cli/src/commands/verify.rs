@@ -5,7 +5,7 @@ use rekindle_plan::{Request, Seconds};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{Job, ScheduleRequest},
-    verify::{Comparison, Verification, Verified, usual_segments, verify},
+    verify::{Comparison, Verified, usual_segments, verify},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -83,21 +83,17 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         DeviceId::Cpu => 0.0,
         DeviceId::Cuda(_) | DeviceId::Wgpu(_) => gpu_tolerance(config.training.dtype),
     };
-    let verification = Verification {
-        job: &job,
-        plans: plans(args, &config, &device)?,
-    };
-    let verified = verify(verification, device.device, &mut |comparison| {
-        note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
-    })?;
+    let plans = plans(args, &config, &device)?;
     let Verified {
         comparisons,
         recording,
         plain_step,
-    } = verified;
+    } = verify(&job, plans, device.device, &mut |comparison| {
+        note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
+    })?;
     let failed = comparisons
         .iter()
-        .filter(|comparison| !passes(comparison, tolerance))
+        .filter(|comparison| verdict(comparison, tolerance) == DIFFERS)
         .count();
     let plans = comparisons.len();
     if args.answer.json {
@@ -167,19 +163,18 @@ fn plans(
     Ok(plans)
 }
 
-fn passes(comparison: &Comparison, tolerance: f64) -> bool {
+/// The verdict that fails.
+const DIFFERS: &str = "DIFFERS";
+
+fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
     let largest = comparison
         .loss
         .max(comparison.gradients)
         .max(comparison.state);
-    comparison.identical || (largest <= tolerance && tolerance > 0.0)
-}
-
-fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
-    match (comparison.identical, passes(comparison, tolerance)) {
-        (true, _) => "identical",
-        (false, true) => "same within rounding",
-        (false, false) => "DIFFERS",
+    match comparison.identical {
+        true => "identical",
+        false if largest <= tolerance && tolerance > 0.0 => "same within rounding",
+        false => DIFFERS,
     }
 }
 
