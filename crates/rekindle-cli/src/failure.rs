@@ -7,7 +7,7 @@ use std::fmt::Display;
 
 use miette::{Report, miette};
 use rekindle::{record::RecordError, reduce::ReduceError};
-use rekindle_plan::{Bytes, PlanError, Planner};
+use rekindle_plan::{Bytes, PlanError};
 use rekindle_train::{
     FileError, TrainError,
     data::DataError,
@@ -119,14 +119,13 @@ impl From<PlanError> for Failure {
         else {
             return Self::usage(error);
         };
-        let mut help = format!("try `--budget {}`", advised(*smallest));
-        if smallest_of_all < smallest {
-            let least = advised(*smallest_of_all);
-            help += &format!(" with this planner, and `--planner auto --budget {least}`");
-        }
-        if *planner == Planner::None {
-            help += " (`none` is the plain run)";
-        }
+        let help = match smallest_of_all < smallest {
+            true => format!(
+                "try `--planner auto --budget {}`",
+                advised(*smallest_of_all)
+            ),
+            false => format!("try `--budget {}`", advised(*smallest)),
+        };
         let infeasible = Infeasible {
             format: INFEASIBLE_FORMAT.into(),
             planner: *planner,

@@ -159,11 +159,6 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         device.device,
         device.name
     );
-    if let (Some(budget), Some(free)) = (job.budget(), device.free_bytes)
-        && budget > free
-    {
-        note!("warning: only {free} of the budget of {budget} are free now");
-    }
     let folder = args.output.as_ref().or(args.resume.as_ref());
     // How the run is started, kept for `--resume` once there is a plan.
     let started = match args.output.as_ref().filter(|_| speaks) {
@@ -197,15 +192,8 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         );
     }
     let finished = progress.finish().and(written);
-    if let Err(RunError::Finished { path, steps }) = &result {
-        let more = match config.training.rate_depends_on_steps() {
-            false => "; `--steps N` trains further",
-            true => ". Its learning rate depends on the number of steps, so it cannot be extended",
-        };
-        note!(
-            "{}: all {steps} steps are done, so nothing is left to do{more}",
-            path.display()
-        );
+    if let Err(finished @ RunError::Finished { .. }) = &result {
+        note!("{finished}");
         return Ok(());
     }
     let record = result?;

@@ -62,12 +62,6 @@ impl MeasuredStep {
         Self::recorded(chain, settings.accumulate.max(1), estimate.profile.clone())
     }
 
-    /// The link to host memory, if the step was measured with one.
-    #[must_use]
-    pub fn link(&self) -> Option<&Link> {
-        self.profile.as_ref()?.step.link.as_ref()
-    }
-
     /// Limits the host memory for a plan's offloaded tensors; `None` keeps all tensors on the device. No effect if the
     /// step was measured without a link.
     #[must_use]
