@@ -29,6 +29,7 @@ use burn::{
     optim::{DynOptimizer, DynState, StateSource},
     tensor::{DType, Device},
 };
+use flate2::CrcWriter;
 use rekindle::quiet::catch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,8 +75,7 @@ pub(crate) struct Form {
 
 /// A snapshot that is being written.
 pub(crate) struct SnapshotWriter<'a> {
-    out: &'a mut dyn Write,
-    checksum: crc32fast::Hasher,
+    out: CrcWriter<&'a mut dyn Write>,
     fingerprint: &'a str,
     progress: &'a Progress,
 }
@@ -110,26 +110,14 @@ impl SnapshotWriter<'_> {
             }
         }
         header.add(CHECKSUM, DType::U32, &[1])?;
-        header.write(self)?;
-        tensors::write_values(model, self)?;
+        header.write(&mut self.out)?;
+        tensors::write_values(model, &mut self.out)?;
         for (one, form) in states {
             let bytes = form.tensors.len() * one.shape.num_elements() * DType::F32.size();
-            optimizer.write_state(one.id, bytes, self)?;
+            optimizer.write_state(one.id, bytes, &mut self.out)?;
         }
-        let checksum = self.checksum.clone().finalize();
+        let checksum = self.out.crc().sum();
         self.out.write_all(&checksum.to_le_bytes())
-    }
-}
-
-impl Write for SnapshotWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.checksum.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }
 
@@ -147,8 +135,7 @@ pub(super) fn write(
 ) -> Result<(), FileError> {
     let written = replace(path, |out| {
         save(&mut SnapshotWriter {
-            out,
-            checksum: crc32fast::Hasher::new(),
+            out: CrcWriter::new(out),
             fingerprint,
             progress,
         })
