@@ -18,7 +18,8 @@
 mod snapshot_every;
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -32,7 +33,7 @@ use super::{
     record::{EvalRecord, RunRecord, StepRecord},
     replace::{remove_remains, replace},
     session::{Event, Notice, Tell},
-    snapshot::{Snapshot, SnapshotWriter},
+    snapshot::Snapshot,
     snapshots::{self, Snapshots},
     tensors,
 };
@@ -223,17 +224,16 @@ impl RunFiles {
         });
     }
 
-    /// Takes a snapshot. The histories are on the disk before it.
+    /// Takes a snapshot, which `save` writes. The histories are on the disk before it.
     pub(super) fn take_snapshot(
         &mut self,
-        fingerprint: &str,
         progress: &Progress,
-        tensors: impl Fn(&mut SnapshotWriter<'_>) -> io::Result<()>,
+        save: impl Fn(&mut dyn Write) -> io::Result<()>,
         tell: &mut Tell<'_>,
     ) {
         let (steps, evaluations) = (self.steps.sync(), self.evaluations.sync());
         self.write("the snapshot", tell, |snapshots| {
-            snapshots.take(fingerprint, progress, &tensors)
+            snapshots.take(progress, &save)
         });
         self.wrote(THE_HISTORY, steps, tell);
         self.wrote(THE_EVALUATIONS, evaluations, tell);

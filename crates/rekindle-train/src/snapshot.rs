@@ -41,7 +41,6 @@ use super::{
     fingerprint::first_difference,
     optimizer::AnyOptimizer,
     progress::Progress,
-    replace::replace,
     tensors::{self, Header, Listed, Tensors},
 };
 
@@ -73,74 +72,55 @@ pub(crate) struct Form {
     pub(crate) scalars: Value,
 }
 
-/// A snapshot that is being written.
-pub(crate) struct SnapshotWriter<'a> {
-    out: CrcWriter<&'a mut dyn Write>,
-    fingerprint: &'a str,
-    progress: &'a Progress,
-}
-
-impl SnapshotWriter<'_> {
-    /// Writes a model whose statistics are up to date, and its optimizer.
-    pub(crate) fn put(&mut self, model: &impl Module, optimizer: &AnyOptimizer) -> io::Result<()> {
-        let listed = tensors::list(model);
-        let mut forms = optimizer.forms()?;
-        // A tensor at two paths has one state, at the first.
-        let with_form = |one: &Listed| Some((one.path.clone(), forms.remove(&one.id)?));
-        let about = About {
-            fingerprint: self.fingerprint.to_owned(),
-            progress: self.progress.clone(),
-            loss_scale: optimizer.scaler.saved(),
-            states: listed.iter().filter_map(with_form).collect(),
-        };
-        let metadata = [
-            ("format", FORMAT.to_owned()),
-            ("run", serde_json::to_string(&about)?),
-        ];
-        let mut header = Header::new(Some(&BTreeMap::from(metadata)))?;
-        for one in &listed {
-            header.add(&one.path, one.dtype, &one.shape)?;
-        }
-        let states = listed
-            .iter()
-            .filter_map(|one| Some((one, about.states.get(&one.path)?)));
-        for (one, form) in states.clone() {
-            for name in &form.tensors {
-                header.add(&state_name(&one.path, name), DType::F32, &one.shape)?;
-            }
-        }
-        header.add(CHECKSUM, DType::U32, &[1])?;
-        header.write(&mut self.out)?;
-        tensors::write_values(model, &mut self.out)?;
-        for (one, form) in states {
-            let bytes = form.tensors.len() * one.shape.num_elements() * DType::F32.size();
-            optimizer.write_state(one.id, bytes, &mut self.out)?;
-        }
-        let checksum = self.out.crc().sum();
-        self.out.write_all(&checksum.to_le_bytes())
+/// Writes a model whose statistics are up to date, and its optimizer.
+pub(crate) fn put(
+    out: &mut dyn Write,
+    fingerprint: &str,
+    progress: &Progress,
+    model: &impl Module,
+    optimizer: &AnyOptimizer,
+) -> io::Result<()> {
+    let mut out = CrcWriter::new(out);
+    let listed = tensors::list(model);
+    let mut forms = optimizer.forms()?;
+    // A tensor at two paths has one state, at the first.
+    let with_form = |one: &Listed| Some((one.path.clone(), forms.remove(&one.id)?));
+    let about = About {
+        fingerprint: fingerprint.to_owned(),
+        progress: progress.clone(),
+        loss_scale: optimizer.scaler.saved(),
+        states: listed.iter().filter_map(with_form).collect(),
+    };
+    let metadata = [
+        ("format", FORMAT.to_owned()),
+        ("run", serde_json::to_string(&about)?),
+    ];
+    let mut header = Header::new(Some(&BTreeMap::from(metadata)))?;
+    for one in &listed {
+        header.add(&one.path, one.dtype, &one.shape)?;
     }
+    let states = listed
+        .iter()
+        .filter_map(|one| Some((one, about.states.get(&one.path)?)));
+    for (one, form) in states.clone() {
+        for name in &form.tensors {
+            header.add(&state_name(&one.path, name), DType::F32, &one.shape)?;
+        }
+    }
+    header.add(CHECKSUM, DType::U32, &[1])?;
+    header.write(&mut out)?;
+    tensors::write_values(model, &mut out)?;
+    for (one, form) in states {
+        let bytes = form.tensors.len() * one.shape.num_elements() * DType::F32.size();
+        optimizer.write_state(one.id, bytes, &mut out)?;
+    }
+    let checksum = out.crc().sum();
+    out.write_all(&checksum.to_le_bytes())
 }
 
 /// What a tensor of the state of the parameter at `path` is called.
 fn state_name(path: &str, name: &str) -> String {
     format!("optimizer.{path}.{name}")
-}
-
-/// Replaces the snapshot at `path`; `save` [puts](SnapshotWriter::put) the model and the optimizer.
-pub(super) fn write(
-    path: &Path,
-    fingerprint: &str,
-    progress: &Progress,
-    save: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
-) -> Result<(), FileError> {
-    let written = replace(path, |out| {
-        save(&mut SnapshotWriter {
-            out: CrcWriter::new(out),
-            fingerprint,
-            progress,
-        })
-    });
-    written.map_err(FileError::refused(path, "written"))
 }
 
 /// A checked snapshot that is being read: the model first, then the optimizer.

@@ -1,6 +1,6 @@
 //! The trainer's data in snapshots: the model and the optimizer's state.
 
-use std::io;
+use std::io::{self, Write};
 
 use rekindle::record::{Optimizer, RecordError};
 
@@ -9,7 +9,8 @@ use crate::{
     file_error::FileError,
     model::tie::tie,
     optimizer::AnyOptimizer,
-    snapshot::{Snapshot, SnapshotWriter},
+    progress::Progress,
+    snapshot::{Snapshot, put},
     train_error::TrainError,
 };
 
@@ -17,8 +18,14 @@ impl Trainer<'_> {
     /// Writes the model and the optimizer's state.
     ///
     /// Pending updates of statistics are merged first, as the next forward pass would do: no result changes.
-    pub(crate) fn save(&self, to: &mut SnapshotWriter<'_>) -> io::Result<()> {
-        let saved = TrainError::caught(|| to.put(&self.model(), &self.optimizer));
+    pub(crate) fn save(
+        &self,
+        out: &mut dyn Write,
+        fingerprint: &str,
+        progress: &Progress,
+    ) -> io::Result<()> {
+        let saved =
+            TrainError::caught(|| put(out, fingerprint, progress, &self.model(), &self.optimizer));
         // The values were copied through pinned memory.
         self.meter.trim();
         saved.map_err(io::Error::other)?

@@ -41,10 +41,10 @@ impl Session<'_> {
             return Ok(());
         }
         if let Some(files) = &mut self.files {
+            let (fingerprint, progress) = (&self.fingerprint, &self.progress);
             files.take_snapshot(
-                &self.fingerprint,
-                &self.progress,
-                |to| trainer.save(to),
+                progress,
+                |out| trainer.save(out, fingerprint, progress),
                 self.tell,
             );
         }
