@@ -12,7 +12,6 @@ use rekindle_train::{
     FileError, TrainError,
     data::DataError,
     device::{device_fault, innermost_cause, refused_kernel, seal_kernels, tile_too_large},
-    file_error::Blame,
     session::RunError,
     shortage::speaks_of_memory,
 };
@@ -144,9 +143,9 @@ impl From<PlanError> for Failure {
 
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
-        let code = match error.blame() {
-            Blame::System => exit::FILE_REFUSED,
-            Blame::Content => exit::USAGE,
+        let code = match error.is_of_system() {
+            true => exit::FILE_REFUSED,
+            false => exit::USAGE,
         };
         Self::coded(code, error)
     }

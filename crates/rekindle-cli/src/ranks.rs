@@ -199,16 +199,15 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     if rank == 0
         && let Some(end) = end
     {
-        match outcome {
+        let failure = match outcome {
             // With the place in a config.
-            Err(failure) if own.as_ref() == Some(&end) => failure.tell(),
-            Err(Failure { infeasible, .. }) => Failure {
-                infeasible,
+            Err(failure) if own.as_ref() == Some(&end) => failure,
+            outcome => Failure {
+                infeasible: outcome.err().and_then(|own| own.infeasible),
                 ..end.failure()
-            }
-            .tell(),
-            Ok(()) => end.failure().tell(),
-        }
+            },
+        };
+        failure.tell();
     }
     // Whoever ends first has `mpirun` end the others.
     let _ = reducer.all_gather(Vec::new()).wait();
