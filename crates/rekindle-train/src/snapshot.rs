@@ -95,7 +95,8 @@ pub(crate) fn put(
         ("format", FORMAT.to_owned()),
         ("run", serde_json::to_string(&about)?),
     ];
-    let mut header = Header::new(Some(&BTreeMap::from(metadata)))?;
+    let mut header = Header::default();
+    header.entry("__metadata__", &BTreeMap::from(metadata))?;
     for one in &listed {
         header.add(&one.path, one.dtype, &one.shape)?;
     }
