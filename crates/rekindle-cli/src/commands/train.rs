@@ -146,10 +146,8 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     }
     .on(&device);
-    let budget = match config.run.budget {
-        Some(budget) => format!(", budget {budget}"),
-        None => String::new(),
-    };
+    let budget = config.run.budget.map(|budget| format!(", budget {budget}"));
+    let budget = budget.unwrap_or_default();
     let shared = match ranks.count() {
         1 => String::new(),
         count => format!(", {count} ranks"),
