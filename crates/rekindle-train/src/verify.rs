@@ -74,7 +74,7 @@ pub fn usual_segments(stages: usize) -> Vec<usize> {
     powers.take_while(|&k| k < stages).chain([stages]).collect()
 }
 
-/// Compares the plain loop with each of the named plans, over the steps of the job's settings, on a device that was probed
+/// Compares the plain loop with each of these plans, which have names, over all steps of the job, on a device that was probed
 /// before. `done` is called after each comparison.
 ///
 /// # Errors
