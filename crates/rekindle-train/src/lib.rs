@@ -19,7 +19,7 @@
 //! | `snapshot`, `snapshots` | a snapshot's file, and those of a folder |
 //! | `tensors` | files of tensors: snapshots and weights |
 //! | `history`, `fingerprint`, `lock` | the other files of a run |
-//! | [`file_error`] | what is wrong with a file or a folder |
+//! | [`FileError`] | what is wrong with a file or a folder |
 //! | [`shortage`] | steps that ran out of memory, and what is done about it |
 //! | [`timeline`], [`tracker`] | when memory was held, and by what |
 //! | [`chunks`] | whether the loss can run in chunks |
@@ -37,7 +37,7 @@ pub mod data;
 pub mod device;
 mod engine;
 mod estimate;
-pub mod file_error;
+mod file_error;
 mod fingerprint;
 mod finite;
 pub mod fit;

@@ -28,7 +28,7 @@ mod run_error;
 
 use self::built::Built;
 pub use self::{
-    event::{Event, MemoryNow, Notice, RunFile, Tell},
+    event::{Event, MemoryNow, Notice, Tell},
     frontier::{FRONTIER_FORMAT, Frontier},
     job::{Job, KEEP_SNAPSHOTS, ScheduleRequest},
     measured_step::MeasuredStep,

@@ -55,15 +55,15 @@ pub struct Comparison {
 const RECORDINGS: usize = 6;
 
 /// What was compared, and what it takes to record a step.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Verified {
-    /// One for each plan.
+    /// One comparison for each plan.
     pub comparisons: Vec<Comparison>,
-    /// Time to record the step. The library takes it before each step, to [compare](rekindle::record::Comparison) it with its
-    /// recording.
-    pub recording: Seconds,
+    /// Time to record the step. The library takes it before each step, to compare it with its recording; `train` does not,
+    /// because its steps cannot change.
+    pub recording_s: Seconds,
     /// Time of the plain step, as predicted from its measured operations.
-    pub plain_step: Seconds,
+    pub plain_step_s: Seconds,
 }
 
 /// The default numbers of equal segments to compare: all powers of two below the number of stages, and that number.
@@ -89,8 +89,8 @@ pub fn verify(
     let built = Built::new(job, &device)?;
     let mut engine = built.record(job, &device, &meter, &mut |_| ())?;
     let trial = Trial { built, job, device };
-    let recording = trial.recording()?;
-    let plain_step = engine.current(job).summary.plain_time;
+    let recording_s = trial.recording()?;
+    let plain_step_s = engine.current(job).summary.plain_time;
     let plain = trial.train(None)?;
     let mut comparisons = Vec::with_capacity(plans.len());
     for (name, plan) in plans {
@@ -101,8 +101,8 @@ pub fn verify(
     }
     Ok(Verified {
         comparisons,
-        recording,
-        plain_step,
+        recording_s,
+        plain_step_s,
     })
 }
 

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
+use rekindle::record::Rate;
 use serde::Serialize;
 
 use super::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::ranks};
-use crate::{device::DeviceChoice, network::LinkChoice};
+use crate::{device::DeviceChoice, network};
 
 #[derive(Debug, Args)]
 #[command(
@@ -84,9 +85,10 @@ pub struct PlanArgs {
         long,
         value_name = "RATE[,LATENCY]",
         requires = "ranks",
+        value_parser = network::link,
         help_heading = "Several ranks"
     )]
-    pub link: Option<LinkChoice>,
+    pub link: Option<Rate>,
     /// Write the plan to this file, for `rekindle train --plan`
     #[arg(
         short,

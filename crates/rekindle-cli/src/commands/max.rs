@@ -175,9 +175,9 @@ fn confirm(training: &TrainArgs) -> Result<Ran, Failure> {
         steps: Some(CONFIRMING_STEPS),
         ..training.clone()
     };
-    let answer = child::ask(&words("train", &training)?).map_err(|refused| {
-        let Failure { code, report } = refused.into();
-        Failure::coded(code, format!("the answer was not confirmed: {report}"))
+    let answer = child::ask(&words("train", &training)?).map_err(|failure| {
+        let message = format!("the answer was not confirmed: {}", failure.report);
+        Failure::coded(failure.code, message)
     })?;
     serde_json::from_str(&answer).map_err(Failure::other)
 }

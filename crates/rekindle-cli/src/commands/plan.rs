@@ -5,7 +5,7 @@ use std::path::Path;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     ranks::Ranks,
-    session::{Frontier, Job, MeasuredStep, PlanFile, Planned, RunError},
+    session::{Frontier, Job, MeasuredStep, PlanFile, Planned},
 };
 
 use super::{
@@ -16,7 +16,6 @@ use crate::{
     args::PlanArgs,
     config::{OffloadChoice, Overrides},
     failure::{Failure, Outcome},
-    infeasible::Infeasible,
     input, network, output, ranks, summary,
     table::{self, Cell, several},
     terminal,
@@ -74,7 +73,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
             points => points.map(drop).map_err(Failure::from),
         },
         false => match step.plan(&job, &job.schedule) {
-            planned if speaks => shown(args, planned, Some(&job)),
+            Ok(planned) if speaks => show(args, &planned, job.part().len()),
             planned => planned.map(drop).map_err(Failure::from),
         },
     };
@@ -103,19 +102,7 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     if args.frontier {
         return frontier_of(args, &step.frontier(request)?);
     }
-    shown(args, step.plan(&request), None)
-}
-
-fn shown(args: &PlanArgs, planned: Result<Planned, RunError>, job: Option<&Job<'_>>) -> Outcome {
-    match planned {
-        Ok(planned) => show(args, &planned, job.map_or(0, |job| job.part().len())),
-        Err(error) => {
-            if let (RunError::Plan(error), true) = (&error, args.answer.json) {
-                Infeasible::report(error)?;
-            }
-            Err(error.into())
-        }
-    }
+    show(args, &step.plan(&request)?, 0)
 }
 
 /// Shows a plan; `batch` is this rank's if the plan is for several ranks.

@@ -1,6 +1,6 @@
 //! `rekindle profile`: the measured chain.
 
-use rekindle_plan::{Bytes, Chain, Request, Stage, graph::Link};
+use rekindle_plan::{Bytes, Chain, Request, Stage};
 use rekindle_train::{
     data::Split,
     device::{DeviceId, DeviceInfo},
@@ -12,7 +12,6 @@ use crate::{
     args::ProfileArgs,
     config::{self, Config, Overrides},
     failure::{Failure, Outcome},
-    network::in_words,
     output,
     progress::Progress,
     table::{self, Cell},
@@ -34,7 +33,7 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     if args.json {
         output::text(&format!("{text}\n"))
     } else {
-        output::text(&format!("{}{}", table(&step.chain), link(step.link())))
+        output::text(&table(&step.chain))
     }
 }
 
@@ -62,17 +61,6 @@ pub fn measured(job: &Job<'_>, device: &DeviceInfo) -> Result<Engine, Failure> {
     let measured = session::measure(job, device.device, &mut |event| progress.tell(event));
     progress.finish()?;
     Ok(measured?)
-}
-
-/// The link to host memory, where there is one.
-fn link(link: Option<&Link>) -> String {
-    let Some(link) = link else {
-        return String::new();
-    };
-    let (there, back) = (in_words(link.to_host), in_words(link.to_device));
-    let most = link.host_bytes;
-    let text = format!("Link to host memory: {there}, back {back}, at most {most}.");
-    terminal::wrapped(&text, "") + "\n"
 }
 
 fn table(chain: &Chain) -> String {

@@ -7,7 +7,7 @@ use rekindle_plan::{Bytes, PlanError};
 use super::train;
 use crate::{
     args::{MeasureArgs, ProfileArgs, SweepArgs, TrainArgs, words},
-    child::{self, Refused},
+    child,
     config::{self, Config, Overrides},
     device::DeviceChoice,
     exit,
@@ -189,8 +189,11 @@ impl Sweep<'_> {
         // Nothing fits one byte.
         planning.extend(["--planner", "auto", "--budget", "1B"].map(str::to_owned));
         match child::ask(&planning) {
-            Err(Refused::Infeasible(answer)) => Ok(answer.smallest_budget_bytes),
-            Err(refused) => Err(refused.into()),
+            Err(Failure {
+                infeasible: Some(answer),
+                ..
+            }) => Ok(answer.smallest_budget_bytes),
+            Err(failure) => Err(failure),
             Ok(_) => Err(Failure::other("a plan fits one byte")),
         }
     }
@@ -201,26 +204,21 @@ impl Sweep<'_> {
             steps: Some(self.args.steps),
             ..self.args.config.training(self.measure())
         };
-        let (outcome, message) = match child::ask(&words("train", &point.of(training))?) {
+        let failure = match child::ask(&words("train", &point.of(training))?) {
             Ok(answer) => {
                 let run = serde_json::from_str(&answer).map_err(Failure::other)?;
                 return Ok(SweepRow::done(point, run));
             }
-            Err(Refused::Infeasible(answer)) => {
-                let (budget, smallest) = (
-                    answer.budget_bytes,
-                    answer.smallest_budget_of_all_planners_bytes,
-                );
-                let message = format!("no plan fits {budget}; the smallest budget is {smallest}");
-                (RowOutcome::NoPlan, message)
-            }
-            // A budget of more than the machine can give, or a run of more.
-            Err(Refused::Failed(exit::NO_PLAN | exit::OUT_OF_MEMORY, message)) => {
-                (RowOutcome::OutOfMemory, message)
-            }
-            Err(Refused::Failed(_, message)) => (RowOutcome::Failed, message),
-            Err(interrupted @ Refused::Interrupted) => return Err(interrupted.into()),
+            Err(failure) => failure,
         };
+        let outcome = match failure.code {
+            exit::INTERRUPTED => return Err(failure),
+            _ if failure.infeasible.is_some() => RowOutcome::NoPlan,
+            // A budget of more than the machine can give, or a run of more.
+            exit::NO_PLAN | exit::OUT_OF_MEMORY => RowOutcome::OutOfMemory,
+            _ => RowOutcome::Failed,
+        };
+        let message = failure.report.to_string();
         Ok(SweepRow::not_done(point, outcome, message))
     }
 }

@@ -10,7 +10,7 @@ use rekindle_train::{
     ranks::Ranks,
     record::{Measured, RunRecord},
     run_dir::RunDir,
-    session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
+    session::{self, Event, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
 };
 
 use super::plan_graph::plan_elsewhere;
@@ -21,7 +21,6 @@ use crate::{
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
-    infeasible::Infeasible,
     output, plan_file, plot,
     progress::Progress,
     ranks,
@@ -117,16 +116,15 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     let Opened {
         args,
         name,
-        asked,
+        asked: Asked {
+            config,
+            device,
+            schedule,
+        },
         data,
         host,
-        track,
+        mut track,
     } = ranks::settled(ranks, opened)?;
-    let Asked {
-        config,
-        device,
-        schedule,
-    } = asked;
     let args = &args;
     let plain = || plain_steps(args);
     let on_cpu = device.device == DeviceId::Cpu;
@@ -148,10 +146,8 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         ranks: ranks.clone(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
-    let budget = match config.run.budget {
-        Some(budget) => format!(", budget {budget}"),
-        None => String::new(),
-    };
+    let budget = config.run.budget.map(|budget| format!(", budget {budget}"));
+    let budget = budget.unwrap_or_default();
     let shared = match ranks.count() {
         1 => String::new(),
         count => format!(", {count} ranks"),
@@ -161,35 +157,45 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         device.device,
         device.name
     );
-    if let (Some(budget), Some(free)) = (job.budget(), device.free_bytes)
-        && budget > free
-    {
-        note!("warning: only {free} of the budget of {budget} are free now");
-    }
-    let keep = match args.output.as_ref().filter(|_| speaks) {
-        Some(folder) => Some(keep(&config, &name, args, folder)?),
+    let folder = args.output.as_ref().or(args.resume.as_ref());
+    // How the run is started, kept for `--resume` once there is a plan.
+    let started = match args.output.as_ref().filter(|_| speaks) {
+        Some(folder) => {
+            let started = Started::now(name.clone(), args.weights.as_deref())?;
+            let config = config.whole(&started.directory)?;
+            Some((folder, started, config))
+        }
         None => None,
     };
     let mut progress = Progress::new(config.training.steps, config.training.batch);
-    (progress.track, progress.keep) = (track, keep);
-    let result = session::run(&job, device.device, &mut |event| progress.tell(event));
-    let finished = progress.finish();
-    if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
-        Infeasible::report(error)?;
-    }
-    if let Err(RunError::Finished { path, steps }) = &result {
-        let more = match config.training.rate_depends_on_steps() {
-            false => "; `--steps N` trains further",
-            true => ". Its learning rate depends on the number of steps, so it cannot be extended",
+    let mut written = Ok(());
+    let result = session::run(&job, device.device, &mut |event| {
+        let own = match (&event, &started, &mut track) {
+            // A config without the command line beside it is no run's.
+            (Event::Planned { .. }, Some((folder, started, config)), _) => started
+                .keep(folder)
+                .and_then(|()| output::file(&folder.join(CONFIG), config)),
+            (Event::Tracked(passes), _, Some(track)) => track.step(passes),
+            _ => Ok(()),
         };
+        if written.is_ok() {
+            written = own;
+        }
+        progress.tell(event);
+    });
+    if let (Ok(()), Some(track)) = (&written, &track) {
         note!(
-            "{}: all {steps} steps are done, so nothing is left to do{more}",
-            path.display()
+            "wrote {} (the tensors of each pass in the first steps)",
+            track.path.display()
         );
+    }
+    let finished = progress.finish().and(written);
+    if let Err(finished @ RunError::Finished { .. }) = &result {
+        note!("{finished}");
         return Ok(());
     }
     let record = result?;
-    let drawn = match args.output.as_ref().or(args.resume.as_ref()) {
+    let drawn = match folder {
         Some(folder) if speaks => draw_timeline(&record, folder),
         _ => Ok(()),
     };
@@ -206,13 +212,11 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
                 "interrupted after step {} of {}",
                 record.steps, config.training.steps
             ),
-            match args.output.as_ref().or(args.resume.as_ref()) {
-                Some(folder) => {
-                    format!(
-                        "continue with `rekindle train --resume {}`",
-                        folder.display()
-                    )
-                }
+            match folder {
+                Some(folder) => format!(
+                    "continue with `rekindle train --resume {}`",
+                    folder.display()
+                ),
                 None => "`-o RUN_DIR` saves a run, so that it can continue later".into(),
             },
         ));
@@ -245,23 +249,6 @@ fn plain_steps(args: &TrainArgs) -> Option<Measured> {
     };
     let answer = child::ask(&words("train", &plain).ok()?).ok()?;
     serde_json::from_str(&answer).ok()
-}
-
-/// What writes how a run was started to its folder, for `--resume`.
-fn keep(
-    config: &Config,
-    name: &str,
-    args: &TrainArgs,
-    folder: &Path,
-) -> Result<Box<dyn FnOnce() -> Outcome>, Failure> {
-    let started = Started::now(name.to_owned(), args.weights.as_deref())?;
-    let config = config.whole(&started.directory)?;
-    let folder = folder.to_owned();
-    Ok(Box::new(move || {
-        // A config without the command line beside it is no run's.
-        started.keep(&folder)?;
-        output::file(&folder.join(CONFIG), &config)
-    }))
 }
 
 /// Writes a picture of the traced step beside the run's record.

@@ -1,7 +1,7 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
 use rekindle::Dtype;
-use rekindle_plan::{Request, Seconds};
+use rekindle_plan::Request;
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{Job, ScheduleRequest},
@@ -35,13 +35,8 @@ pub struct VerifyRecord {
     tolerance: f64,
     /// Whether all comparisons pass. If not, the exit code is 1.
     passed: bool,
-    /// One comparison for each plan.
-    comparisons: Vec<Comparison>,
-    /// Time to record the step. The library takes it before each step, to compare it with its recording; `train` does not,
-    /// because its steps cannot change.
-    recording_s: Seconds,
-    /// Time of the plain step, as predicted from its measured operations.
-    plain_step_s: Seconds,
+    #[serde(flatten)]
+    verified: Verified,
 }
 
 /// Largest relative difference that is attributed to rounding on a GPU, where the fastest kernel may be chosen
@@ -87,14 +82,10 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let verified = verify(&job, plans, device.device, &mut |comparison| {
         note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
     })?;
-    let Verified {
-        comparisons,
-        recording,
-        plain_step,
-    } = verified;
+    let comparisons = &verified.comparisons;
     let failed = comparisons
         .iter()
-        .filter(|comparison| !passes(comparison, tolerance))
+        .filter(|comparison| verdict(comparison, tolerance) == DIFFERS)
         .count();
     let plans = comparisons.len();
     if args.answer.json {
@@ -104,15 +95,14 @@ pub fn run(args: &VerifyArgs) -> Outcome {
             steps: args.steps,
             tolerance,
             passed: failed == 0,
-            comparisons,
-            recording_s: recording,
-            plain_step_s: plain_step,
+            verified,
         })?;
     } else {
-        let share = 100.0 * recording.0 / plain_step.0;
+        let recording = verified.recording_s;
+        let share = 100.0 * recording.0 / verified.plain_step_s.0;
         output::text(&format!(
             "{}recording the step takes {recording}, {share:.1}% of the plain step\n",
-            table(&comparisons, tolerance)
+            table(comparisons, tolerance)
         ))?;
     }
     if failed > 0 {
@@ -164,19 +154,18 @@ fn plans(
     Ok(plans)
 }
 
-fn passes(comparison: &Comparison, tolerance: f64) -> bool {
+/// The verdict that fails.
+const DIFFERS: &str = "DIFFERS";
+
+fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
     let largest = comparison
         .loss
         .max(comparison.gradients)
         .max(comparison.state);
-    comparison.identical || (largest <= tolerance && tolerance > 0.0)
-}
-
-fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
-    match (comparison.identical, passes(comparison, tolerance)) {
-        (true, _) => "identical",
-        (false, true) => "same within rounding",
-        (false, false) => "DIFFERS",
+    match comparison.identical {
+        true => "identical",
+        false if largest <= tolerance && tolerance > 0.0 => "same within rounding",
+        false => DIFFERS,
     }
 }
 

@@ -100,6 +100,7 @@ pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Failure> {
         Mistake::File(problem) => Failure {
             code: exit::USAGE,
             report: problem.in_file(path, &text).into(),
+            infeasible: None,
         },
         Mistake::Arguments(message) => Failure::usage(message),
     })

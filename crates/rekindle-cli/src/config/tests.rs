@@ -256,7 +256,7 @@ end | [run]\nplanner = 'best' | unknown planner `best`: expected none, segments,
 end | [run]\ndevice = 'gpu' | unknown device `gpu`: expected auto, cpu, cuda, cuda:N, wgpu or wgpu:N | 'gpu'
 end | [run]\nsegments = 0 | `segments` must be at least 1 | 0
 end | [run]\nkeep_snapshots = 0 | `keep_snapshots` must be at least 1 | 0
-end | [run]\nsnapshot_every = '10 minutes' | "10 minutes" is not a time such as "90s", "10min" or "2h" | '10 minutes'
+end | [run]\nsnapshot_every = '10 steps' | "10 steps" is not a time such as "90s", "10min" or "2h" | '10 steps'
 end | [runs]\nsegments = 2 | unknown key `runs` | runs | did you mean `run`?
 "#;
 

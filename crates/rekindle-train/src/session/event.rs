@@ -93,40 +93,15 @@ pub enum Event<'a> {
 /// Takes the events of a run.
 pub type Tell<'a> = dyn FnMut(Event<'_>) + 'a;
 
-/// A file of a run's folder, as messages call it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RunFile {
-    /// A snapshot, from which a run resumes.
-    Snapshot,
-    /// `history.csv`.
-    History,
-    /// `evaluations.csv`.
-    Evaluations,
-    /// `run.json`.
-    Record,
-    /// `weights.safetensors`.
-    Weights,
-}
-
-impl fmt::Display for RunFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Snapshot => "the snapshot",
-            Self::History => "the history",
-            Self::Evaluations => "the history of evaluations",
-            Self::Record => "the record",
-            Self::Weights => "the weights",
-        })
-    }
-}
-
 /// A notice for the user about the run's folder that does not end the run.
 #[derive(Debug)]
 pub enum Notice<'a> {
     /// A file could not be written; reported once for each reason, until it can be written.
-    NotWritten(RunFile, &'a FileError),
-    /// A file that could not be written before has been written.
-    WrittenAgain(RunFile),
+    NotWritten(&'a FileError),
+    /// A file that could not be written before has been written: what it is called.
+    WrittenAgain(&'a str),
+    /// The run is over, and these files could not be written last: what they are called, and why.
+    Unwritten(&'a [(&'static str, FileError)]),
     /// The disk is full, and the snapshot of this step was removed to write something newer. Reported once.
     MadeRoom(usize),
     /// A snapshot is damaged, and the previous one is tried.
@@ -154,10 +129,20 @@ pub enum Notice<'a> {
 impl fmt::Display for Notice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotWritten(_, error) => {
+            Self::NotWritten(error) => {
                 write!(f, "{error}; the run continues and tries again later")
             }
             Self::WrittenAgain(file) => write!(f, "{file} could be written now"),
+            Self::Unwritten(files) => {
+                let reasons = files.iter().map(|(_, error)| error.to_string());
+                let files: Vec<&str> = files.iter().map(|(file, _)| *file).collect();
+                write!(
+                    f,
+                    "the run ended, but not all of its folder is written: {} ({})",
+                    files.join(" and "),
+                    reasons.collect::<Vec<_>>().join("; ")
+                )
+            }
             Self::MadeRoom(step) => write!(
                 f,
                 "the disk is full: the snapshot of step {step} was removed to make room, and so will be others but the newest"

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{model::spec::ModelSpec, settings::TrainSettings};
 use rekindle::record::{
-    Estimate, Link, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
+    Estimate, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
 };
 
 /// A measured training step, without its model.
@@ -61,12 +61,6 @@ impl MeasuredStep {
         let names = model.stage_names();
         let chain = named(estimate.chain.clone(), &estimate.marks, &names);
         Self::recorded(chain, settings.accumulate.max(1), estimate.profile.clone())
-    }
-
-    /// The link to host memory, if the step was measured with one.
-    #[must_use]
-    pub fn link(&self) -> Option<&Link> {
-        self.profile.as_ref()?.step.link.as_ref()
     }
 
     /// Keeps all tensors of its plans on the device.

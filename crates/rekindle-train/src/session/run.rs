@@ -210,6 +210,7 @@ impl<'a> Session<'a> {
         }
         if let Some(files) = &mut self.files {
             files.write_record(&record, self.tell);
+            files.ended(self.tell);
         }
         self.job.ranks.finished();
         Ok(record)

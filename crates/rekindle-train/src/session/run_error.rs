@@ -88,7 +88,9 @@ pub enum RunError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The run has done all requested steps; its record has the results.
-    #[error("{}: all {steps} steps are done: ask for more to continue", path.display())]
+    #[error(
+        "{}: all {steps} steps are done, so nothing is left to do; `--steps N` trains further", path.display()
+    )]
     Finished {
         /// The run's folder.
         path: PathBuf,

@@ -1,6 +1,9 @@
 //! Writes snapshots and the record during a run.
 
-use std::{io, time::Instant};
+use std::{
+    io::{self, Write},
+    time::Instant,
+};
 
 use burn::module::Module;
 
@@ -9,8 +12,8 @@ use super::{
     Session,
 };
 use crate::{
-    finite, model::stage::Stage, optimizer::AnyOptimizer, run_dir::SnapshotEvery,
-    snapshot::SnapshotWriter, train_error::TrainError,
+    finite, model::stage::Stage, optimizer::AnyOptimizer, progress::Progress,
+    run_dir::SnapshotEvery, snapshot, train_error::TrainError,
 };
 use rekindle::{
     meter::Meter,
@@ -52,11 +55,11 @@ impl Session<'_> {
             return Ok(());
         }
         if let Some(files) = &mut self.files {
+            let (fingerprint, progress) = (&self.fingerprint, &self.progress);
             let (model, optimizer, meter) = (&self.model, &self.optimizer, &*self.meter);
             files.take_snapshot(
-                &self.fingerprint,
-                &self.progress,
-                |to| put(to, model, optimizer, meter),
+                progress,
+                |out| put(out, fingerprint, progress, model, optimizer, meter),
                 self.tell,
             );
         }
@@ -119,12 +122,16 @@ impl Session<'_> {
 ///
 /// Pending updates of statistics are merged first, as the next forward pass would do: no result changes.
 fn put(
-    to: &mut SnapshotWriter<'_>,
+    out: &mut dyn Write,
+    fingerprint: &str,
+    progress: &Progress,
     model: &Sequential<Stage>,
     optimizer: &AnyOptimizer,
     meter: &dyn Meter,
 ) -> io::Result<()> {
-    let saved = TrainError::caught(|| to.put(&model.valid(), optimizer));
+    let saved = TrainError::caught(|| {
+        snapshot::put(out, fingerprint, progress, &model.valid(), optimizer)
+    });
     // The values were copied through pinned memory.
     meter.trim();
     saved.map_err(io::Error::other)?

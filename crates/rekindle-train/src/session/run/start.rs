@@ -13,7 +13,8 @@ use crate::{
     fingerprint::fingerprint,
     model::tie::tie,
     optimizer::AnyOptimizer,
-    run_dir::{Locked, RunDir, RunFiles},
+    record::StepRecord,
+    run_dir::{RunDir, RunFiles},
     snapshot::Snapshot,
     step_times::StepTimes,
     tensors::Tensors,
@@ -143,36 +144,28 @@ fn open_run_dir(
     times: &mut StepTimes,
     tell: &mut Tell<'_>,
 ) -> Result<(Option<RunFiles>, Option<Snapshot>), RunError> {
-    let (locked, snapshot) = match &job.run_dir {
-        None => return Ok((None, None)),
-        Some(RunDir::New(folder)) => (Locked::new_run(folder)?, None),
-        Some(RunDir::Resume(folder)) => {
-            let (locked, snapshot) = Locked::resumed(folder, |damaged| {
-                tell(Event::Noticed(&Notice::Damaged(damaged)));
-            })?;
-            match &snapshot {
-                Some(snapshot) => snapshot.check(fingerprint, job.settings.steps)?,
-                None => tell(Event::Noticed(&Notice::BeginsAgain(folder))),
-            }
-            (locked, snapshot)
-        }
+    let Some(run_dir) = &job.run_dir else {
+        return Ok((None, None));
     };
+    let (lock, snapshot) =
+        run_dir.lock(|damaged| tell(Event::Noticed(&Notice::Damaged(damaged))))?;
+    match (&snapshot, run_dir) {
+        (Some(snapshot), _) => snapshot.check(fingerprint, job.settings.steps)?,
+        (None, RunDir::Resume(folder)) => tell(Event::Noticed(&Notice::BeginsAgain(folder))),
+        (None, RunDir::New(_)) => {}
+    }
     let steps = job.settings.steps;
     let done = snapshot
         .as_ref()
         .map_or(0, |snapshot| snapshot.progress().steps);
     // A run that was stopped right after its last step has left the rest to be done.
-    if let Some(run_dir) = &job.run_dir
-        && done == steps
-        && locked.has_finished(steps)
-    {
+    if done == steps && run_dir.has_finished(steps) {
         return Err(RunError::Finished {
             path: run_dir.folder().to_path_buf(),
             steps,
         });
     }
-    let files = locked.open(job.keep_snapshots, done, |step| {
-        times.add(step.step_s, step.step > 1);
-    })?;
+    let each = |step: &StepRecord| times.add(step.step_s, step.step > 1);
+    let files = RunFiles::open(run_dir.folder(), lock, job.keep_snapshots, done, each)?;
     Ok((Some(files), snapshot))
 }
