@@ -12,7 +12,7 @@ use crate::{
     output,
     report::{
         run::{NO_TIMELINE, run as page_of_run},
-        sweep::sweep as page_of_sweep,
+        sweep as page_of_sweep,
         trace::trace as trace_of,
     },
     started::Started,
@@ -49,7 +49,7 @@ pub fn run(args: &ReportArgs) -> Outcome {
         let text = match (folder.join(sweep::folder::RECORD).exists(), trace) {
             (true, false) => {
                 let record = sweep::folder::read(folder)?;
-                page_of_sweep(&record, Started::read(folder).ok().as_ref())?
+                page_of_sweep(&record, Started::read(folder).ok().as_ref())
             }
             (true, true) => {
                 let why = "a trace (.json) is of one run, not of a sweep: name a run's folder";

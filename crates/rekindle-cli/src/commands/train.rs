@@ -266,13 +266,10 @@ fn keep(
 
 /// Writes a picture of the traced step beside the run's record.
 fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
-    let Some(drawn) = plot::timeline::picture(record) else {
-        return Ok(());
-    };
-    output::file(
-        &folder.join("timeline.svg"),
-        &drawn.map_err(Failure::other)?,
-    )
+    match plot::timeline::picture(record) {
+        Some(picture) => output::file(&folder.join("timeline.svg"), &picture),
+        None => Ok(()),
+    }
 }
 
 /// The folder for the run's files.

@@ -58,17 +58,26 @@ pub fn columns(timeline: &Timeline, count: usize) -> Vec<Column<'_>> {
     filled
 }
 
+/// Runs of neighbouring columns that are alike: the first of each, and where it begins and ends, from 0 to 1.
+pub fn runs<'c, 'a>(
+    columns: &'c [Column<'a>],
+    alike: impl Fn(&Column<'a>, &Column<'a>) -> bool,
+) -> Vec<(&'c Column<'a>, [f64; 2])> {
+    let at = |column: usize| column as f64 / columns.len() as f64;
+    let mut end = 0;
+    let run = |run: &'c [Column<'a>]| {
+        let first = end;
+        end += run.len();
+        (&run[0], [at(first), at(end)])
+    };
+    columns.chunk_by(alike).map(run).collect()
+}
+
 /// The corners of a line that is level within every column, from 0 to 1.
 pub fn steps<'a>(columns: &[Column<'a>], height: impl Fn(&Column<'a>) -> f64) -> Vec<(f64, f64)> {
-    let at = |column: usize| column as f64 / columns.len() as f64;
-    let mut corners = Vec::new();
-    let mut first = 0;
-    for level in columns.chunk_by(|a, b| height(a) == height(b)) {
-        let last = first + level.len();
-        corners.extend([first, last].map(|column| (at(column), height(&level[0]))));
-        first = last;
-    }
-    corners
+    let levels = runs(columns, |a, b| height(a) == height(b)).into_iter();
+    let corners = levels.flat_map(|(level, ends)| ends.map(|end| (end, height(level))));
+    corners.collect()
 }
 
 #[cfg(test)]

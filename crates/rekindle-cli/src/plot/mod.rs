@@ -2,8 +2,7 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`theme`] | sizes, fonts, colours |
-//! | [`chart`] | a complete picture: axes, legend, what the pointer shows |
+//! | [`chart`] | a picture: axes, shapes, legend, what the pointer shows |
 //! | [`axis`] | units and ticks |
 //! | [`columns`] | a timeline reduced to the columns of a picture |
 //! | [`timeline`] | one step: memory over time, by kind |
@@ -15,7 +14,4 @@ mod axis;
 mod chart;
 mod columns;
 pub mod frontier;
-mod theme;
 pub mod timeline;
-
-pub use chart::Drawn;
