@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     commands::{devices, plan_graph, report, runs, verify},
-    config::schema::ConfigFile,
+    config::ConfigFile,
     error_document::{ERROR_FORMAT, ErrorDocument},
     estimate::{ESTIMATE_FORMAT, Estimate},
     infeasible::{INFEASIBLE_FORMAT, Infeasible},

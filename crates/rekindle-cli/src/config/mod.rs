@@ -2,7 +2,7 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`schema`] | the types that serde reads |
+//! | [`ConfigFile`] | what serde reads |
 //! | [`problem`] | what is wrong, and where |
 //! | [`depth`] | the depth of a model |
 //! | [`data`], [`run`] | `[data]`, `[run]` |
@@ -16,7 +16,6 @@ mod data;
 pub mod depth;
 mod problem;
 mod run;
-pub mod schema;
 
 use std::path::{Path, PathBuf};
 
@@ -30,20 +29,56 @@ use rekindle_train::{
         shape::ModelShape,
         spec::{LayerSpec, ModelSpec, SampleShape},
     },
-    settings::{OnNonFinite, TrainSettings},
+    settings::{Invalid, OnNonFinite, TrainSettings},
 };
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use self::problem::{Problem, layer_key};
 pub use self::run::{OffloadChoice, RunKeys};
-use self::{
-    problem::{Problem, layer_key, place},
-    schema::{ConfigFile, ModelKeys},
-};
 use crate::{
     args::{MeasureArgs, ReplaceArgs, ScheduleArgs},
     device::DeviceChoice,
     exit,
     failure::Failure,
 };
+
+/// A rekindle config: a model, its data, how it is trained and how it is run.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(expecting = "a table", deny_unknown_fields)]
+#[schemars(title = "rekindle config")]
+pub struct ConfigFile {
+    /// Where samples come from: one source. Relative paths start at the config's folder.
+    pub data: Source,
+    /// The model.
+    pub model: ModelKeys,
+    /// How the model is trained.
+    #[serde(default)]
+    pub train: TrainSettings,
+    /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` may be given.
+    #[serde(default)]
+    pub run: RunKeys,
+}
+
+/// The model.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(expecting = "a table", deny_unknown_fields)]
+pub struct ModelKeys {
+    /// Shape of one sample without the batch dimension. Not set, it is the data's.
+    pub input: Option<Vec<usize>>,
+    /// The layers in order.
+    pub layers: Vec<LayerSpec>,
+}
+
+impl ConfigFile {
+    /// Checks what the types leave open: ranges, and keys that exclude each other. Returns the section of what is wrong.
+    fn validate(&self) -> Result<(), (&'static str, Invalid)> {
+        self.data.validate().map_err(|invalid| ("data", invalid))?;
+        let train = self.train.validate();
+        train.map_err(|invalid| ("train", invalid))?;
+        self.run.validate().map_err(|invalid| ("run", invalid))
+    }
+}
 
 /// Everything that decides a run.
 #[derive(Debug)]
@@ -96,20 +131,13 @@ impl Overrides {
 pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Failure> {
     let text = crate::input::text(path)?;
     let base = path.parent().unwrap_or(Path::new(""));
-    parse(&text, base, overrides).map_err(|mistake| match mistake {
-        Mistake::File(problem) => Failure {
-            code: exit::USAGE,
-            report: problem.in_file(path, &text).into(),
-        },
-        Mistake::Arguments(message) => Failure::usage(message),
-    })
+    parse(&text, base, overrides).map_err(|problem| problem.failure(path, &text))
 }
 
-fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mistake> {
+fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Problem> {
     let file: ConfigFile = toml::from_str(text).map_err(|error| Problem::of_toml(&error, text))?;
     file.validate().map_err(|(section, invalid)| {
-        let span = place(text, &format!("{section}.{}", invalid.key));
-        Problem::new(invalid.to_string(), span)
+        Problem::at(text, &format!("{section}.{}", invalid.key), &invalid)
     })?;
     let ConfigFile {
         mut data,
@@ -124,15 +152,14 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
     run.measure_as(&overrides.measure);
     let input = input(model.input, &data).map_err(|why| {
         let help = "leave `input` out: it follows from the data";
-        Problem::new(why, place(text, "model.input")).help(help)
+        Problem::at(text, "model.input", why).help(help)
     })?;
     replace_data(&mut data, &input, overrides)?;
     replace_numbers(&mut train, overrides)?;
 
     let (written, mut layers) = layers(text, model.layers, overrides)?;
-    let misfit = |message: String, path: &[usize]| {
-        Problem::new(message, place(text, &layer_key(&written, path)))
-    };
+    let misfit =
+        |message: String, path: &[usize]| Problem::at(text, &layer_key(&written, path), message);
     if let Some(vocab) = data.vocab() {
         count_ids(&mut layers, vocab).map_err(|why| misfit(why, &[0]))?;
     }
@@ -141,19 +168,14 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
         .infer()
         .map_err(|error| misfit(error.to_string(), &error.path))?;
     let target = data.target();
-    check_output(&shape, target).map_err(|problem| {
-        let last = [model.layers.len() - 1];
-        Problem {
-            span: place(text, &layer_key(&written, &last)),
-            ..problem
+    check_output(&shape, target)
+        .map_err(|(why, help)| misfit(why, &[model.layers.len() - 1]).help(help))?;
+    check_loss_chunks(&train, &model, target).map_err(|refused| {
+        match overrides.replace.loss_chunks {
+            None => Problem::at(text, "train.loss_chunks", refused),
+            Some(_) => Problem::typed(refused),
         }
     })?;
-    if let Err(refused) = check_loss_chunks(&train, &model, target) {
-        return Err(match overrides.replace.loss_chunks {
-            None => Problem::new(refused.to_string(), place(text, "train.loss_chunks")).into(),
-            Some(_) => Mistake::Arguments(refused.to_string()),
-        });
-    }
     Ok(Config {
         model,
         written,
@@ -173,18 +195,6 @@ impl Config {
     /// The device that is asked for.
     pub fn device(&self) -> DeviceChoice {
         self.run.device.unwrap_or_default()
-    }
-
-    /// The model with another depth.
-    pub fn deepened(&self, depth: usize) -> Result<ModelSpec, Failure> {
-        let written = depth::deepened(&self.written, depth);
-        let unfolded = depth::unfolded(written.as_ref().unwrap_or(&self.written));
-        let mut layers = unfolded.map_err(|(_, why)| Failure::usage(why))?;
-        if let Some(vocab) = self.data.vocab() {
-            count_ids(&mut layers, vocab).map_err(Failure::usage)?;
-        }
-        let input = self.model.input.clone();
-        Ok(ModelSpec { input, layers })
     }
 
     /// The same as a config file, with all that was typed beside it. It may stand anywhere: paths start at `base`.
@@ -239,24 +249,11 @@ impl Config {
     }
 }
 
-/// Something wrong in the file, or in arguments that do not fit it.
-#[derive(Debug)]
-enum Mistake {
-    File(Problem),
-    Arguments(String),
-}
-
-impl From<Problem> for Mistake {
-    fn from(problem: Problem) -> Self {
-        Self::File(problem)
-    }
-}
-
 fn replace_data(
     source: &mut Source,
     input: &SampleShape,
     overrides: &Overrides,
-) -> Result<(), Mistake> {
+) -> Result<(), Problem> {
     if overrides.replace.data.is_some() {
         *source = source.synthetic_like();
         if let Source::Synthetic { shape, .. } = source {
@@ -265,31 +262,24 @@ fn replace_data(
     }
     if let Some(folder) = &overrides.replace.data_dir {
         *source = data::in_folder(source, folder).ok_or_else(|| {
-            Mistake::Arguments(
-                "`--data-dir` was given, but synthetic data has no files: leave it out".into(),
-            )
+            Problem::typed("`--data-dir` was given, but synthetic data has no files: leave it out")
         })?;
     }
     Ok(())
 }
 
-fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Result<(), Mistake> {
-    training.batch = overrides.replace.batch.unwrap_or(training.batch);
+fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Result<(), Problem> {
+    let replace = &overrides.replace;
+    training.batch = replace.batch.unwrap_or(training.batch);
     training.steps = overrides.steps.unwrap_or(training.steps);
     training.seed = overrides.seed.unwrap_or(training.seed);
-    training.dtype = overrides.replace.dtype.unwrap_or(training.dtype);
-    training.update = overrides.replace.update.unwrap_or(training.update);
-    training.loss_chunks = overrides
-        .replace
-        .loss_chunks
-        .unwrap_or(training.loss_chunks);
+    training.dtype = replace.dtype.unwrap_or(training.dtype);
+    training.update = replace.update.unwrap_or(training.update);
+    training.loss_chunks = replace.loss_chunks.unwrap_or(training.loss_chunks);
     training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);
-    training.optimizer_state = overrides
-        .replace
-        .optimizer_state
-        .unwrap_or(training.optimizer_state);
-    let checked = training.validate();
-    checked.map_err(|invalid| Mistake::Arguments(invalid.to_string()))
+    let state = replace.optimizer_state;
+    training.optimizer_state = state.unwrap_or(training.optimizer_state);
+    training.validate().map_err(Problem::typed)
 }
 
 /// The model's input: the data's shape, unless the config sets another image size.
@@ -321,15 +311,14 @@ fn layers(
     text: &str,
     written: Vec<LayerSpec>,
     overrides: &Overrides,
-) -> Result<(Vec<LayerSpec>, Vec<LayerSpec>), Mistake> {
-    let misfit = |(item, why): (usize, String)| {
-        Problem::new(why, place(text, &format!("model.layers.{item}")))
-    };
+) -> Result<(Vec<LayerSpec>, Vec<LayerSpec>), Problem> {
+    let misfit =
+        |(item, why): (usize, String)| Problem::at(text, &format!("model.layers.{item}"), why);
     let unfolded = depth::unfolded(&written).map_err(misfit)?;
     let Some(depth) = overrides.replace.depth else {
         return Ok((written, unfolded));
     };
-    let refused = |why: &str| Mistake::Arguments(format!("`--depth {depth}`: {why}"));
+    let refused = |why: &str| Problem::typed(format!("`--depth {depth}`: {why}"));
     let deeper = depth::deepened(&written, depth);
     let deeper = deeper.ok_or_else(|| refused("`layers` has no `repeat`"))?;
     let unfolded = depth::unfolded(&deeper).map_err(|(_, why)| refused(&why))?;
@@ -351,8 +340,9 @@ fn count_ids(layers: &mut [LayerSpec], needed: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Every loss requires one row of numbers, long enough for the target, or one row for each of a sample's tokens.
-fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), Problem> {
+/// Every loss requires one row of numbers, long enough for the target, or one row for each of a sample's tokens. The error is
+/// what is wrong, and what to do.
+fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), (String, String)> {
     let output = shape.output();
     let tokens: usize = shape.input.dims.iter().product();
     let (fits, width, wanted) = match target {
@@ -386,7 +376,7 @@ fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), Problem> {
         ""
     };
     let help = format!("end with {flatten}{{ linear = {{ out = {width} }} }}");
-    Err(Problem::new(format!("the model gives {output}, but {wanted}"), 0..0).help(help))
+    Err((format!("the model gives {output}, but {wanted}"), help))
 }
 
 #[cfg(test)]

@@ -15,23 +15,17 @@ use rekindle::size::Size;
 const SYNTHETIC: &str = "[data]\nsynthetic = { shape = [1, 8, 8], target = { classes = 3 } }\n";
 
 fn config(text: &str) -> Config {
-    match parse(text, Path::new("folder"), &Overrides::default()) {
-        Ok(config) => config,
-        Err(mistake) => panic!("{mistake:?}"),
-    }
+    parse(text, Path::new("folder"), &Overrides::default()).expect("a config")
 }
 
 /// The message, the marked text and the help of a config that is refused.
 fn problem(text: &str) -> (String, String, String) {
-    match parse(text, Path::new(""), &Overrides::default()) {
-        Err(Mistake::File(problem)) => (
-            problem.message,
-            text[problem.span].to_owned(),
-            problem.help.unwrap_or_default(),
-        ),
-        Err(Mistake::Arguments(message)) => panic!("{message}"),
-        Ok(_) => panic!("nothing was wrong with {text}"),
-    }
+    let problem = parse(text, Path::new(""), &Overrides::default()).expect_err("a problem");
+    (
+        problem.message,
+        text[problem.span.expect("a place")].to_owned(),
+        problem.help.unwrap_or_default(),
+    )
 }
 
 /// A model of these layers, ended so that it fits the synthetic data.
@@ -351,11 +345,10 @@ fn a_model_has_no_more_layers_than_can_be_planned() {
         parse(&deep, Path::new(""), &overrides)
     };
     let refused = with_depth(5_001);
-    assert!(matches!(refused, Err(Mistake::Arguments(why)) if why.contains("20000 layers")));
+    let refused = refused.expect_err("too deep");
+    assert!(refused.span.is_none() && refused.message.contains("20000 layers"));
     let deeper = with_depth(5).expect("a config");
     assert_eq!(deeper.model.layers.len(), 12);
-    let deepest = deeper.deepened(7).expect("a model");
-    assert_eq!(deepest.layers.len(), 16);
 }
 
 const ALL: &str = include_str!("../../../../configs/parity/conv.toml");
@@ -370,10 +363,11 @@ proptest::proptest! {
     fn damaged_configs_are_read_or_refused(edits in mutated::edits()) {
         let bytes = mutated::edited(ALL.as_bytes(), &edits);
         let text = String::from_utf8_lossy(&bytes);
-        if let Err(Mistake::File(problem)) = parse(&text, Path::new(""), &Overrides::default()) {
+        if let Err(problem) = parse(&text, Path::new(""), &Overrides::default()) {
             // The place is one that the text has, and the report is drawn.
-            assert!(text.get(problem.span.clone()).is_some(), "{problem:?}");
-            let report = miette::Report::from(problem.in_file(Path::new("run.toml"), &text));
+            let place = problem.span.clone().and_then(|span| text.get(span));
+            assert!(place.is_some(), "{problem:?}");
+            let report = problem.failure(Path::new("run.toml"), &text).report;
             assert!(!format!("{report:?}").contains('\u{7}'));
         }
     }
