@@ -8,10 +8,7 @@ use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::session::ScheduleRequest;
 
 use super::{Estimate, Limit};
-use crate::{
-    args::ReplaceArgs,
-    config::{self, Overrides},
-};
+use crate::config::{self, Overrides};
 
 /// Two threads, each with a slab of a mebibyte.
 const KERNELS: Kernels = Kernels::Host {
@@ -19,10 +16,11 @@ const KERNELS: Kernels = Kernels::Host {
     slab_bytes: 1 << 20,
 };
 
+/// The repository's configs.
+const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs");
+
 fn estimate(config: &str, wanted: Option<&ScheduleRequest>, limit: Bytes) -> Estimate {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-        .join("configs")
-        .join(config);
+    let path = Path::new(CONFIGS).join(config);
     let config = config::load(&path, &Overrides::default()).unwrap();
     let limit = Limit {
         of: "budget".into(),
@@ -64,16 +62,9 @@ fn a_breakdown_adds_up_by_hand() {
 #[test]
 fn memory_grows_with_the_batch_and_parameters_do_not() {
     let at = |batch| {
-        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-            .join("configs/parity/conv.toml");
-        let overrides = Overrides {
-            replace: ReplaceArgs {
-                batch: Some(batch),
-                ..ReplaceArgs::default()
-            },
-            ..Overrides::default()
-        };
-        let config = config::load(&path, &overrides).unwrap();
+        let path = Path::new(CONFIGS).join("parity/conv.toml");
+        let mut config = config::load(&path, &Overrides::default()).unwrap();
+        config.training.batch = batch;
         Estimate::new(&config, KERNELS, None, None).unwrap().0
     };
     let (once, twice) = (at(8), at(16));
@@ -107,9 +98,11 @@ fn a_model_that_fits_nowhere() {
 /// visiting the built modules.
 #[test]
 fn numbers_of_parameters_are_those_of_the_built_model() {
-    let configs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs"));
     let mut seen = 0;
-    for folder in [configs.to_owned(), configs.join("parity")] {
+    for folder in [
+        Path::new(CONFIGS).to_owned(),
+        Path::new(CONFIGS).join("parity"),
+    ] {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_none_or(|kind| kind != "toml") {

@@ -211,16 +211,3 @@ fn the_picture_marks_every_run() {
     assert!(svg.contains(hint), "{svg}");
     assert!(frontier::picture(&empty()).is_none());
 }
-
-#[test]
-fn a_folder_with_other_files_is_refused_and_left_alone() {
-    let path = tempfile::tempdir().expect("a folder");
-    std::fs::write(path.path().join("thesis.txt"), "x").expect("written");
-    let failure = folder::open(path.path()).expect_err("refused");
-    assert_eq!(failure.code, crate::exit::USAGE);
-    assert_eq!(std::fs::read_dir(path.path()).expect("read").count(), 1);
-
-    std::fs::remove_file(path.path().join("thesis.txt")).expect("removed");
-    folder::open(path.path()).expect("opened");
-    assert_eq!(std::fs::read_dir(path.path()).expect("read").count(), 0);
-}
