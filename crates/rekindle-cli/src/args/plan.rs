@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use serde::Serialize;
 
 use super::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::ranks};
 use crate::{device::DeviceChoice, network::LinkChoice};
@@ -25,7 +24,7 @@ pub struct EstimateArgs {
     pub answer: AnswerArgs,
 }
 
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  rekindle profile configs/deep-linear.toml\n  rekindle profile configs/deep-linear.toml --device cpu -o chain.json"
 )]

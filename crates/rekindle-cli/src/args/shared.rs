@@ -12,7 +12,7 @@ use super::word::{number_or_word, word};
 use crate::{config::OffloadChoice, device::DeviceChoice};
 
 /// What every command that reads a config takes.
-#[derive(Debug, Clone, Args, Serialize)]
+#[derive(Debug, Clone, Args)]
 pub struct ConfigArgs {
     /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG")]

@@ -10,8 +10,8 @@ use rekindle_train::{
 
 use super::train;
 use crate::{
-    args::{EstimateArgs, MeasureArgs},
-    config::{self, Overrides, RunKeys},
+    args::{EstimateArgs, MeasureArgs, TrainArgs},
+    config::{self, RunKeys},
     estimate::{Estimate, Limit},
     failure::{Failure, Outcome},
     output, plan_file,
@@ -23,11 +23,10 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         device: args.device,
         ..MeasureArgs::default()
     };
-    let overrides = Overrides {
+    let mut config = config::load(&TrainArgs {
         schedule: args.schedule,
-        ..Overrides::new(&args.config.replace, &measure)
-    };
-    let mut config = config::load(&args.config.config, &overrides)?;
+        ..args.config.training(measure)
+    })?;
     let device = config.device().listed()?;
     let wanted = wanted(&config.run, &device)?;
     let budget = match &wanted {

@@ -22,9 +22,9 @@ use rekindle_train::{
 
 use super::train;
 use crate::{
-    args::{ConfigArgs, Lever, MaxArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
+    args::{Lever, MaxArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
     child,
-    config::{self, Config, Overrides, depth::deepest},
+    config::{self, Config, depth::deepest},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
@@ -45,7 +45,8 @@ const CONFIRMING_STEPS: usize = 2;
 /// Searches, and shows the results.
 pub fn run(args: &MaxArgs) -> Outcome {
     check_arguments(args)?;
-    let config = load(args, &args.config)?;
+    let training = args.config.training(args.measure.clone());
+    let config = config::load(&training)?;
     let device = config.device().resolve()?;
     let (asked, budget) = match args.budget {
         Some(size) => (size, train::bytes_of(size, &device)?),
@@ -59,24 +60,24 @@ pub fn run(args: &MaxArgs) -> Outcome {
         Lever::Depth => depth(&config)?,
     };
     let subject = Subject {
-        args,
+        training,
         config: &config,
         kernels: kernels(device.device),
         process_bytes: process_bytes(device.device),
         varied,
     };
-    let largest = subject.largest(budget)?;
+    let largest = subject.largest(budget, args.slowdown)?;
     let answer = largest.iter().find(|one| one.way == ScheduleKind::Plan);
     let answer = answer.map(|one| subject.sized(one.size));
-    let training = |config: &ConfigArgs, budget, measure| TrainArgs {
+    let within = |training: &TrainArgs, budget| TrainArgs {
         schedule: ScheduleArgs {
             budget: Some(budget),
             ..ScheduleArgs::default()
         },
-        ..config.training(measure)
+        ..training.clone()
     };
-    let run = answer.as_ref().map(|config| {
-        let run = training(config, asked, args.measure.clone());
+    let run = answer.as_ref().map(|training| {
+        let run = within(training, asked);
         TrainArgs { json: false, ..run }.typed()
     });
     let mut record = MaxRecord {
@@ -93,12 +94,17 @@ pub fn run(args: &MaxArgs) -> Outcome {
         confirmed: None,
     };
     let mut unconfirmed = Ok(());
-    if let (Some(config), true) = (&answer, args.confirm) {
+    if let (Some(training), true) = (&answer, args.confirm) {
         let measure = MeasureArgs {
             device: Some(DeviceChoice::One(device.device)),
             ..args.measure.clone()
         };
-        match confirm(&training(config, Size::Bytes(budget), measure)) {
+        let confirming = TrainArgs {
+            measure,
+            steps: Some(CONFIRMING_STEPS),
+            ..within(training, Size::Bytes(budget))
+        };
+        match confirm(&confirming) {
             Ok(ran) => record.confirmed = Some(ran),
             Err(failure) => unconfirmed = Err(failure),
         }
@@ -140,11 +146,6 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
         )));
     }
     Ok(())
-}
-
-fn load(args: &MaxArgs, asked: &ConfigArgs) -> Result<Config, Failure> {
-    let overrides = Overrides::new(&asked.replace, &args.measure);
-    config::load(&asked.config, &overrides)
 }
 
 fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
@@ -197,7 +198,7 @@ fn depth(config: &Config) -> Result<Varied, Failure> {
 
 /// A config, and what is varied of it.
 struct Subject<'a> {
-    args: &'a MaxArgs,
+    training: TrainArgs,
     config: &'a Config,
     kernels: Kernels,
     process_bytes: Bytes,
@@ -205,20 +206,19 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// The same config with this size.
-    fn sized(&self, size: usize) -> ConfigArgs {
-        let mut config = self.args.config.clone();
-        let replace = &mut config.replace;
-        *match self.varied.lever {
-            Lever::Batch => &mut replace.batch,
-            Lever::Depth => &mut replace.depth,
-        } = Some(size);
-        config
+    /// The same training with this size.
+    fn sized(&self, size: usize) -> TrainArgs {
+        let mut training = self.training.clone();
+        match self.varied.lever {
+            Lever::Batch => training.replace.batch = Some(size),
+            Lever::Depth => training.replace.depth = Some(size),
+        }
+        training
     }
 
     /// The step of a size, from shapes alone, with one of the updates.
     fn counted(&self, size: usize, update: Update) -> Result<MeasuredStep, Failure> {
-        let config = load(self.args, &self.sized(size))?;
+        let config = config::load(&self.sized(size))?;
         let mut settings = config.training.clone();
         settings.update = update.into();
         let estimated = Estimated {
@@ -229,7 +229,7 @@ impl Subject<'_> {
     }
 
     /// The largest sizes of all ways: a plan may choose its update, the others are for comparison.
-    fn largest(&self, budget: Bytes) -> Result<Vec<Largest>, Failure> {
+    fn largest(&self, budget: Bytes, slowdown: f64) -> Result<Vec<Largest>, Failure> {
         let asked = updates(&self.config.training, true);
         // A batch that is run in equal parts has whole parts.
         let unit = match self.varied.lever {
@@ -249,7 +249,7 @@ impl Subject<'_> {
             largest(limit, first / unit, FACTOR, PRECISION, |units| {
                 let size = units * unit;
                 let step = |update| Ok::<_, Failure>(Rc::new(self.counted(size, update)?));
-                let plan = way.fits(updates, step, budget, self.args.slowdown)?;
+                let plan = way.fits(updates, step, budget, slowdown)?;
                 let fits = plan.is_some();
                 let plan = plan.map(|plan| Largest {
                     way,
@@ -270,11 +270,7 @@ impl Subject<'_> {
 fn confirm(training: &TrainArgs) -> Result<Ran, Failure> {
     stop::in_order("stopping");
     note!("running the answer for {CONFIRMING_STEPS} steps");
-    let training = TrainArgs {
-        steps: Some(CONFIRMING_STEPS),
-        ..training.clone()
-    };
-    let answer = child::ask(&words("train", &training)?).map_err(|refused| {
+    let answer = child::ask(&words("train", training)?).map_err(|refused| {
         let Failure { code, report } = refused.into();
         Failure::coded(code, format!("the answer was not confirmed: {report}"))
     })?;

@@ -13,8 +13,8 @@ use super::{
     train::{self, Asked},
 };
 use crate::{
-    args::PlanArgs,
-    config::{OffloadChoice, Overrides},
+    args::{PlanArgs, TrainArgs},
+    config::OffloadChoice,
     failure::{Failure, Outcome},
     infeasible::Infeasible,
     input, network, output, ranks, summary,
@@ -39,23 +39,19 @@ pub fn run(args: &PlanArgs) -> Outcome {
     ranks::end(world, outcome)
 }
 
-fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
-    let Some(config) = &args.config else {
-        return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
-    };
-    let overrides = Overrides {
-        schedule: args.schedule,
-        ..Overrides::new(&args.replace, &args.measure)
-    };
-    train::asked(config, &overrides, ranks)
-}
-
 fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
+    let training = TrainArgs {
+        config: args.config.clone(),
+        replace: args.replace.clone(),
+        measure: args.measure.clone(),
+        schedule: args.schedule,
+        ..TrainArgs::default()
+    };
     let Asked {
         config,
         device,
         schedule,
-    } = ranks::settled(ranks, asked(args, ranks))?;
+    } = ranks::settled(ranks, train::asked(&training, ranks))?;
     let all = Request {
         planner: args.schedule.planner.unwrap_or_default(),
         ..Request::default()

@@ -6,9 +6,9 @@ use rekindle_plan::{Bytes, PlanError};
 
 use super::train;
 use crate::{
-    args::{MeasureArgs, ProfileArgs, SweepArgs, TrainArgs, words},
+    args::{MeasureArgs, SweepArgs, TrainArgs, words},
     child::{self, Refused},
-    config::{self, Config, Overrides},
+    config::{self, Config},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
@@ -23,13 +23,10 @@ use crate::{
 
 /// Runs all rows, and shows them.
 pub fn run(args: &SweepArgs) -> Outcome {
-    let config = config::load(
-        &args.config.config,
-        &Overrides {
-            steps: Some(args.steps),
-            ..Overrides::new(&args.config.replace, &args.measure)
-        },
-    )?;
+    let config = config::load(&TrainArgs {
+        steps: Some(args.steps),
+        ..args.config.training(args.measure.clone())
+    })?;
     let device = config.device().resolve()?;
     let bytes = |size| train::bytes_of(size, &device);
     let points = points(args, &config, bytes)?;
@@ -170,25 +167,19 @@ impl Sweep<'_> {
         }
     }
 
-    fn measure(&self) -> MeasureArgs {
-        MeasureArgs {
+    /// The config's training on the sweep's device.
+    fn training(&self) -> TrainArgs {
+        self.args.config.training(MeasureArgs {
             device: Some(self.device),
             ..self.args.measure.clone()
-        }
+        })
     }
 
     /// The smallest feasible budget. Reports every error that all rows would have.
     fn smallest_budget(&self) -> Result<Bytes, Failure> {
-        let planning = ProfileArgs {
-            config: self.args.config.clone(),
-            measure: self.measure(),
-            output: None,
-            json: true,
-        };
-        let mut planning = words("plan", &planning)?;
         // Nothing fits one byte.
-        planning.extend(["--planner", "auto", "--budget", "1B"].map(str::to_owned));
-        match child::ask(&planning) {
+        let planning = Point::Optimal(Bytes(1)).of(self.training());
+        match child::ask(&words("plan", &planning)?) {
             Err(Refused::Infeasible(answer)) => Ok(answer.smallest_budget_bytes),
             Err(refused) => Err(refused.into()),
             Ok(_) => Err(Failure::other("a plan fits one byte")),
@@ -199,7 +190,7 @@ impl Sweep<'_> {
     fn trained(&self, point: Point) -> Result<SweepRow, Failure> {
         let training = TrainArgs {
             steps: Some(self.args.steps),
-            ..self.args.config.training(self.measure())
+            ..self.training()
         };
         let (outcome, message) = match child::ask(&words("train", &point.of(training))?) {
             Ok(answer) => {

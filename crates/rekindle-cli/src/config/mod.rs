@@ -17,31 +17,26 @@ pub mod depth;
 mod problem;
 mod run;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rekindle::{meter::Count, record::Kernels};
 use rekindle_plan::Bytes;
 use rekindle_train::{
     Estimated,
     chunks::check_loss_chunks,
-    data::{Dataset, Split, TargetKind, settings::Source},
+    data::{Split, TargetKind, settings::Source},
     model::{
         shape::ModelShape,
         spec::{LayerSpec, ModelSpec, SampleShape},
     },
-    settings::{Invalid, OnNonFinite, TrainSettings},
+    settings::{Invalid, TrainSettings},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::problem::{Problem, layer_key};
 pub use self::run::{OffloadChoice, RunKeys};
-use crate::{
-    args::{MeasureArgs, ReplaceArgs, ScheduleArgs},
-    device::DeviceChoice,
-    exit,
-    failure::Failure,
-};
+use crate::{args::TrainArgs, device::DeviceChoice, exit, failure::Failure};
 
 /// A rekindle config: a model, its data, how it is trained and how it is run.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -97,44 +92,15 @@ pub struct Config {
     pub run: RunKeys,
 }
 
-/// Arguments that replace what a config says.
-#[derive(Debug, Clone, Default)]
-pub struct Overrides {
-    /// Arguments of all commands with a config.
-    pub replace: ReplaceArgs,
-    /// The device, and how it is measured.
-    pub measure: MeasureArgs,
-    /// The schedule.
-    pub schedule: ScheduleArgs,
-    /// A plan's file.
-    pub plan: Option<PathBuf>,
-    /// Optimizer steps.
-    pub steps: Option<usize>,
-    /// The seed.
-    pub seed: Option<u64>,
-    /// What to do if a step's loss or gradients are not finite.
-    pub on_nonfinite: Option<OnNonFinite>,
-}
-
-impl Overrides {
-    /// What most commands with a config have.
-    pub fn new(replace: &ReplaceArgs, measure: &MeasureArgs) -> Self {
-        Self {
-            replace: replace.clone(),
-            measure: measure.clone(),
-            ..Self::default()
-        }
-    }
-}
-
-/// Reads a config and checks all that can be checked without opening the data.
-pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Failure> {
+/// Reads the config of a training, with what is typed beside it, and checks all that can be checked without opening the data.
+pub fn load(typed: &TrainArgs) -> Result<Config, Failure> {
+    let path = typed.config_path();
     let text = crate::input::text(path)?;
     let base = path.parent().unwrap_or(Path::new(""));
-    parse(&text, base, overrides).map_err(|problem| problem.failure(path, &text))
+    parse(&text, base, typed).map_err(|problem| problem.failure(path, &text))
 }
 
-fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Problem> {
+fn parse(text: &str, base: &Path, typed: &TrainArgs) -> Result<Config, Problem> {
     let file: ConfigFile = toml::from_str(text).map_err(|error| Problem::of_toml(&error, text))?;
     file.validate().map_err(|(section, invalid)| {
         Problem::at(text, &format!("{section}.{}", invalid.key), &invalid)
@@ -148,16 +114,16 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Probl
 
     data::start_at(base, &mut data);
     run.plan = run.plan.map(|plan| base.join(plan));
-    let mut run = run.replaced(&overrides.schedule, overrides.plan.as_deref());
-    run.measure_as(&overrides.measure);
+    let mut run = run.replaced(&typed.schedule, typed.plan.as_deref());
+    run.measure_as(&typed.measure);
     let input = input(model.input, &data).map_err(|why| {
         let help = "leave `input` out: it follows from the data";
         Problem::at(text, "model.input", why).help(help)
     })?;
-    replace_data(&mut data, &input, overrides)?;
-    replace_numbers(&mut train, overrides)?;
+    replace_data(&mut data, &input, typed)?;
+    replace_numbers(&mut train, typed)?;
 
-    let (written, mut layers) = layers(text, model.layers, overrides)?;
+    let (written, mut layers) = layers(text, model.layers, typed)?;
     let misfit =
         |message: String, path: &[usize]| Problem::at(text, &layer_key(&written, path), message);
     if let Some(vocab) = data.vocab() {
@@ -171,7 +137,7 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Probl
     check_output(&shape, target)
         .map_err(|(why, help)| misfit(why, &[model.layers.len() - 1]).help(help))?;
     check_loss_chunks(&train, &model, target).map_err(|refused| {
-        match overrides.replace.loss_chunks {
+        match typed.replace.loss_chunks {
             None => Problem::at(text, "train.loss_chunks", refused),
             Some(_) => Problem::typed(refused),
         }
@@ -231,15 +197,9 @@ impl Config {
         let split =
             rekindle_train::data::open(&self.data, self.training.eval_split, self.training.seed)
                 .map_err(|error| data::failure(error, &self.data))?;
-        self.check_data(&*split.train)?;
-        Ok(split)
-    }
-
-    /// Checks that the model takes the samples that were found.
-    pub fn check_data(&self, data: &dyn Dataset) -> Result<(), Failure> {
-        let (found, wanted) = (data.sample_shape(), &self.model.input);
+        let (found, wanted) = (split.train.sample_shape(), &self.model.input);
         if found == *wanted {
-            return Ok(());
+            return Ok(split);
         }
         Err(Failure::with_help(
             exit::USAGE,
@@ -252,15 +212,15 @@ impl Config {
 fn replace_data(
     source: &mut Source,
     input: &SampleShape,
-    overrides: &Overrides,
+    typed: &TrainArgs,
 ) -> Result<(), Problem> {
-    if overrides.replace.data.is_some() {
+    if typed.replace.data.is_some() {
         *source = source.synthetic_like();
         if let Source::Synthetic { shape, .. } = source {
             shape.clone_from(&input.dims);
         }
     }
-    if let Some(folder) = &overrides.replace.data_dir {
+    if let Some(folder) = &typed.replace.data_dir {
         *source = data::in_folder(source, folder).ok_or_else(|| {
             Problem::typed("`--data-dir` was given, but synthetic data has no files: leave it out")
         })?;
@@ -268,15 +228,15 @@ fn replace_data(
     Ok(())
 }
 
-fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Result<(), Problem> {
-    let replace = &overrides.replace;
+fn replace_numbers(training: &mut TrainSettings, typed: &TrainArgs) -> Result<(), Problem> {
+    let replace = &typed.replace;
     training.batch = replace.batch.unwrap_or(training.batch);
-    training.steps = overrides.steps.unwrap_or(training.steps);
-    training.seed = overrides.seed.unwrap_or(training.seed);
+    training.steps = typed.steps.unwrap_or(training.steps);
+    training.seed = typed.seed.unwrap_or(training.seed);
     training.dtype = replace.dtype.unwrap_or(training.dtype);
     training.update = replace.update.unwrap_or(training.update);
     training.loss_chunks = replace.loss_chunks.unwrap_or(training.loss_chunks);
-    training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);
+    training.on_nonfinite = typed.on_nonfinite.unwrap_or(training.on_nonfinite);
     let state = replace.optimizer_state;
     training.optimizer_state = state.unwrap_or(training.optimizer_state);
     training.validate().map_err(Problem::typed)
@@ -310,12 +270,12 @@ fn input(stated: Option<Vec<usize>>, source: &Source) -> Result<SampleShape, Str
 fn layers(
     text: &str,
     written: Vec<LayerSpec>,
-    overrides: &Overrides,
+    typed: &TrainArgs,
 ) -> Result<(Vec<LayerSpec>, Vec<LayerSpec>), Problem> {
     let misfit =
         |(item, why): (usize, String)| Problem::at(text, &format!("model.layers.{item}"), why);
     let unfolded = depth::unfolded(&written).map_err(misfit)?;
-    let Some(depth) = overrides.replace.depth else {
+    let Some(depth) = typed.replace.depth else {
         return Ok((written, unfolded));
     };
     let refused = |why: &str| Problem::typed(format!("`--depth {depth}`: {why}"));

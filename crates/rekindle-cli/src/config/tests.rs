@@ -9,18 +9,21 @@ use rekindle_train::{
 };
 
 use super::*;
-use crate::mutated;
+use crate::{
+    args::{MeasureArgs, ReplaceArgs},
+    mutated,
+};
 use rekindle::size::Size;
 
 const SYNTHETIC: &str = "[data]\nsynthetic = { shape = [1, 8, 8], target = { classes = 3 } }\n";
 
 fn config(text: &str) -> Config {
-    parse(text, Path::new("folder"), &Overrides::default()).expect("a config")
+    parse(text, Path::new("folder"), &TrainArgs::default()).expect("a config")
 }
 
 /// The message, the marked text and the help of a config that is refused.
 fn problem(text: &str) -> (String, String, String) {
-    let problem = parse(text, Path::new(""), &Overrides::default()).expect_err("a problem");
+    let problem = parse(text, Path::new(""), &TrainArgs::default()).expect_err("a problem");
     (
         problem.message,
         text[problem.span.expect("a place")].to_owned(),
@@ -144,13 +147,13 @@ fn a_whole_config_is_read_as_the_same() {
         [model]\nlayers = [{ embedding = { dim = 8 } }, 'flatten', { linear = { out = 256 } }]\n\
         [run]\nplan = 'plan.json'";
     let deep = "{ repeat = { times = 2, layers = ['relu'] } },";
-    let typed = Overrides {
+    let typed = TrainArgs {
         steps: Some(7),
         measure: MeasureArgs {
             count: Some(Count::InUse),
             ..MeasureArgs::default()
         },
-        ..Overrides::default()
+        ..TrainArgs::default()
     };
     for text in [
         text.to_owned(),
@@ -341,8 +344,11 @@ fn a_model_has_no_more_layers_than_can_be_planned() {
             depth: Some(depth),
             ..ReplaceArgs::default()
         };
-        let overrides = Overrides::new(&replace, &MeasureArgs::default());
-        parse(&deep, Path::new(""), &overrides)
+        let typed = TrainArgs {
+            replace,
+            ..TrainArgs::default()
+        };
+        parse(&deep, Path::new(""), &typed)
     };
     let refused = with_depth(5_001);
     let refused = refused.expect_err("too deep");
@@ -363,7 +369,7 @@ proptest::proptest! {
     fn damaged_configs_are_read_or_refused(edits in mutated::edits()) {
         let bytes = mutated::edited(ALL.as_bytes(), &edits);
         let text = String::from_utf8_lossy(&bytes);
-        if let Err(problem) = parse(&text, Path::new(""), &Overrides::default()) {
+        if let Err(problem) = parse(&text, Path::new(""), &TrainArgs::default()) {
             // The place is one that the text has, and the report is drawn.
             let place = problem.span.clone().and_then(|span| text.get(span));
             assert!(place.is_some(), "{problem:?}");

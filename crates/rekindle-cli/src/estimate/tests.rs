@@ -1,14 +1,17 @@
 //! What an estimate says, on kernels that do not depend on the machine.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rekindle::record::Kernels;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::session::ScheduleRequest;
 
 use super::{Estimate, Limit};
-use crate::config::{self, Overrides};
+use crate::{
+    args::TrainArgs,
+    config::{self, Config},
+};
 
 /// Two threads, each with a slab of a mebibyte.
 const KERNELS: Kernels = Kernels::Host {
@@ -19,9 +22,17 @@ const KERNELS: Kernels = Kernels::Host {
 /// The repository's configs.
 const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs");
 
+fn load(config: PathBuf) -> Config {
+    let config = Some(config);
+    let typed = TrainArgs {
+        config,
+        ..TrainArgs::default()
+    };
+    config::load(&typed).unwrap()
+}
+
 fn estimate(config: &str, wanted: Option<&ScheduleRequest>, limit: Bytes) -> Estimate {
-    let path = Path::new(CONFIGS).join(config);
-    let config = config::load(&path, &Overrides::default()).unwrap();
+    let config = load(Path::new(CONFIGS).join(config));
     let limit = Limit {
         of: "budget".into(),
         bytes: limit,
@@ -62,8 +73,7 @@ fn a_breakdown_adds_up_by_hand() {
 #[test]
 fn memory_grows_with_the_batch_and_parameters_do_not() {
     let at = |batch| {
-        let path = Path::new(CONFIGS).join("parity/conv.toml");
-        let mut config = config::load(&path, &Overrides::default()).unwrap();
+        let mut config = load(Path::new(CONFIGS).join("parity/conv.toml"));
         config.training.batch = batch;
         Estimate::new(&config, KERNELS, None, None).unwrap().0
     };
@@ -108,7 +118,7 @@ fn numbers_of_parameters_are_those_of_the_built_model() {
             if path.extension().is_none_or(|kind| kind != "toml") {
                 continue;
             }
-            let config = config::load(&path, &Overrides::default()).unwrap();
+            let config = load(path.clone());
             let step = config.estimated(&config.training, KERNELS);
             let step = step.estimate().unwrap();
             assert_eq!(config.shape.param_count(), step.trainable, "{path:?}");
