@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`chart`] | a picture: axes, shapes, legend, what the pointer shows |
 //! | [`axis`] | units and ticks |
-//! | [`columns`] | a timeline reduced to the columns of a picture |
+//! | [`groups`](mod@groups) | actions of a timeline that are drawn as one |
 //! | [`timeline`] | one step: memory over time, by kind |
 //! | [`frontier`] | a sweep: memory against time |
 //!
@@ -12,6 +12,6 @@
 
 mod axis;
 mod chart;
-mod columns;
 pub mod frontier;
+mod groups;
 pub mod timeline;

@@ -13,7 +13,7 @@ use rekindle_train::{
 use super::{
     axis::Axis,
     chart::{self, PAPER, Picture, Place, SOFT, Stroke, TEXT, block},
-    columns::{Column, columns, runs, steps},
+    groups::{Group, groups},
 };
 
 /// Places of the strips, of the peak's label and of the top, as multiples of the highest value.
@@ -82,12 +82,12 @@ pub fn what_runs(record: &RunRecord, timed: &TimedAction) -> String {
 pub fn picture(record: &RunRecord) -> Option<String> {
     let timeline = record.timeline.as_ref()?;
     let highest = timeline.predicted_peak()?;
-    let columns = columns(timeline, chart::PLOT);
-    let held = |column: &Column<'_>| {
-        let measured = column.measured.max(column.reserved.unwrap_or_default());
-        measured.max(column.highest.predicted_at_peak.total())
+    let groups = groups(timeline, chart::PLOT);
+    let held = |group: &Group<'_>| {
+        let measured = group.measured.max(group.reserved.unwrap_or_default());
+        measured.max(group.highest.predicted_at_peak.total())
     };
-    let held = columns.iter().map(held).max().unwrap_or_default();
+    let held = groups.iter().map(held).max().unwrap_or_default();
     // On a GPU a budget may bound the driver's context and the pools too, which a meter of live buffers does not measure.
     let budget = record.plan.budget;
     let budget = budget.map(|budget| budget - timeline.beside_buffers_bytes);
@@ -103,7 +103,7 @@ pub fn picture(record: &RunRecord) -> Option<String> {
         record,
         timeline,
         highest,
-        columns,
+        groups,
         budget,
         top: top.0 as f64,
         end: end.0,
@@ -121,7 +121,7 @@ struct Drawing<'a> {
     record: &'a RunRecord,
     timeline: &'a Timeline,
     highest: &'a TimedAction,
-    columns: Vec<Column<'a>>,
+    groups: Vec<Group<'a>>,
     /// The budget of what is drawn, where it is near enough to be shown.
     budget: Option<Bytes>,
     /// The highest value, in bytes.
@@ -131,11 +131,10 @@ struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
-    /// A line through all columns.
-    fn line(&self, height: impl Fn(&Column<'_>) -> Bytes) -> Vec<Place> {
-        let corners = steps(&self.columns, |column| height(column).0 as f64);
-        let corners = corners.into_iter();
-        corners.map(|(x, y)| (x * self.end, y)).collect()
+    /// A line that is level within every group.
+    fn line(&self, height: impl Fn(&Group<'_>) -> Bytes) -> Vec<Place> {
+        let level = |group: &Group<'_>| group.ends.map(|end| (end, height(group).0 as f64));
+        self.groups.iter().flat_map(level).collect()
     }
 
     /// A block of a strip.
@@ -145,7 +144,6 @@ impl Drawing<'_> {
 
     /// Which pass was running.
     fn passes(&self, picture: &mut Picture) {
-        let runs = runs(&self.columns, |a, b| a.pass == b.pass);
         for (pass, name, colour) in PASSES {
             let actions = self.timeline.actions.iter();
             let of_pass = actions.filter(|action| action.pass == pass);
@@ -153,9 +151,12 @@ impl Drawing<'_> {
             if of_pass.count() == 0 {
                 continue;
             }
-            for (_, ends) in runs.iter().filter(|(column, _)| column.pass == pass) {
-                let ends = ends.map(|end| end * self.end);
-                picture.area(&self.block(PASS_STRIP, ends), colour);
+            for run in self.groups.chunk_by(|a, b| a.pass == b.pass) {
+                let (first, last) = (&run[0], &run[run.len() - 1]);
+                if first.pass == pass {
+                    let ends = [first.ends[0], last.ends[1]];
+                    picture.area(&self.block(PASS_STRIP, ends), colour);
+                }
             }
             picture.area_entry(&format!("{name} {seconds}"), colour);
         }
@@ -181,8 +182,8 @@ impl Drawing<'_> {
     fn areas(&self, picture: &mut Picture) {
         for layers in (1..=KINDS.len()).rev() {
             let (name, colour, of) = KINDS[layers - 1];
-            let mut outline = self.line(|column| {
-                let parts = &column.highest.predicted_at_peak;
+            let mut outline = self.line(|group| {
+                let parts = &group.highest.predicted_at_peak;
                 KINDS[..layers].iter().map(|(.., of)| of(parts)).sum()
             });
             outline.extend([(self.end, 0.0), (0.0, 0.0)]);
@@ -203,12 +204,12 @@ impl Drawing<'_> {
             };
             picture.line_entry(&format!("{of} {budget}"), Stroke::dashed(TEXT));
         }
-        if self.columns.iter().any(|column| column.reserved.is_some()) {
-            let line = self.line(|column| column.reserved.unwrap_or_default());
+        if self.groups.iter().any(|group| group.reserved.is_some()) {
+            let line = self.line(|group| group.reserved.unwrap_or_default());
             picture.line(&line, Stroke::solid(SOFT, 1));
             picture.line_entry("reserved by the pools", Stroke::solid(SOFT, 1));
         }
-        let measured = self.line(|column| column.measured);
+        let measured = self.line(|group| group.measured);
         // Paper around the line, so that it is seen on every colour.
         picture.line(&measured, Stroke::solid(PAPER, 4));
         picture.line(&measured, Stroke::solid(TEXT, 2));
@@ -218,22 +219,22 @@ impl Drawing<'_> {
     /// The predicted peak, with both numbers.
     fn peak(&self, picture: &mut Picture) {
         let peak = self.highest.predicted_at_peak.total();
-        let highest = |column: &Column<'_>| column.highest.predicted_at_peak.total() == peak;
-        let column = self.columns.iter().position(highest).unwrap_or_default();
-        let place = (column as f64 + 0.5) / self.columns.len() as f64;
-        let point = (place * self.end, peak.0 as f64);
+        let mut groups = self.groups.iter();
+        let highest = groups.find(|group| group.highest.predicted_at_peak.total() == peak);
+        let [from, to] = highest.map_or([0.0; 2], |group| group.ends);
+        let point = (f64::midpoint(from, to), peak.0 as f64);
         let above = (point.0, LABEL * self.top);
         let measured = self.timeline.measured_peak();
         let text = format!("predicted peak {peak}, measured {measured}");
         picture.line(&[point, above], Stroke::solid(SOFT, 1));
         picture.dot(point, [TEXT, PAPER], "");
-        picture.label(above, place < 0.5, &text);
+        picture.label(above, point.0 < self.end / 2.0, &text);
     }
 
-    /// What each action held, over all columns in which it is the highest.
+    /// What the highest action of each group held.
     fn hints(&self, picture: &mut Picture) {
-        for (column, ends) in runs(&self.columns, |a, b| std::ptr::eq(a.highest, b.highest)) {
-            let action = column.highest;
+        for group in &self.groups {
+            let action = group.highest;
             let text = format!(
                 "{}: predicted {}, measured {}, {}",
                 what_runs(self.record, action),
@@ -241,8 +242,7 @@ impl Drawing<'_> {
                 action.measured_peak_bytes,
                 action.duration_s,
             );
-            let ends = ends.map(|end| end * self.end);
-            picture.hint(&block(ends, [0.0, self.top * TOP]), &text);
+            picture.hint(&block(group.ends, [0.0, self.top * TOP]), &text);
         }
     }
 }
