@@ -9,7 +9,7 @@ use rekindle_train::{
 };
 
 use super::{
-    explain, plan_graph, profile,
+    plan_graph, profile,
     train::{self, Asked},
 };
 use crate::{
@@ -138,7 +138,7 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     let lines = lines.iter().map(|line| terminal::wrapped(line, "  "));
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if args.explain {
-        let (peak, forwards) = (explain::peak(plan), explain::forwards(plan));
+        let (peak, forwards) = (peak(plan), forwards(plan));
         text += &format!("\n\n{peak}\n\n{forwards}");
     }
     output::text(&format!("{text}\n"))
@@ -200,4 +200,36 @@ fn spread(count: usize) -> Vec<usize> {
     (0..FRONTIER_ROWS)
         .map(|row| row * (count - 1) / (FRONTIER_ROWS - 1))
         .collect()
+}
+
+/// The parts of the peak in bytes.
+fn peak(plan: &Planned) -> table::Table {
+    let (action, parts) = plan.at_peak();
+    let title = format!("at the peak, `{action}`");
+    let mut table = table::table([title.as_str(), "bytes"], 1..2);
+    for (part, bytes) in [
+        ("parameters, data, optimizer state", parts.fixed),
+        ("kept activations", parts.activations),
+        ("live segment", parts.graphs),
+        ("gradients of activations", parts.gradients),
+        ("gradients of parameters", parts.parameter_gradients),
+        ("temporaries of the action", parts.temporary),
+    ] {
+        table.add_row([Cell::from(part), Cell::bytes(bytes)]);
+    }
+    table
+}
+
+/// How many stages run forward how often.
+fn forwards(plan: &Planned) -> table::Table {
+    let mut table = table::table(["forwards", "stages"], 0..2);
+    let forwards = &plan.staged.forwards;
+    let most = forwards.iter().max().copied().unwrap_or_default();
+    for times in 1..=most {
+        let stages = forwards.iter().filter(|&&count| count == times).count();
+        if stages > 0 {
+            table.add_row([Cell::from(times), stages.into()]);
+        }
+    }
+    table
 }

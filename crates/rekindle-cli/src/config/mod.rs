@@ -114,8 +114,7 @@ fn parse(text: &str, base: &Path, typed: &TrainArgs) -> Result<Config, Problem> 
 
     data::start_at(base, &mut data);
     run.plan = run.plan.map(|plan| base.join(plan));
-    let mut run = run.replaced(&typed.schedule, typed.plan.as_deref());
-    run.measure_as(&typed.measure);
+    let run = run.replaced(typed);
     let input = input(model.input, &data).map_err(|why| {
         let help = "leave `input` out: it follows from the data";
         Problem::at(text, "model.input", why).help(help)

@@ -1,10 +1,6 @@
 //! `[run]`: the schedule and the device.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use rekindle::{meter::Count, size::Size};
 use rekindle_plan::Planner;
@@ -14,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
 use crate::{
-    args::{MeasureArgs, ScheduleArgs},
+    args::{ScheduleArgs, TrainArgs},
     device::DeviceChoice,
 };
 
@@ -102,22 +98,16 @@ impl RunKeys {
         }
     }
 
-    /// Sets what is typed of the device and of measurement.
-    pub fn measure_as(&mut self, typed: &MeasureArgs) {
-        self.device = typed.device.or(self.device);
-        self.count = typed.count.or(self.count);
-        self.offload = typed.offload.or(self.offload);
-    }
-
     /// These keys, overridden by arguments. A planner alone searches within the config's budget or segments; but `none`
     /// is the plain run, whatever the config sets. At most one of `segments`, `budget` and `plan` is typed, and no
     /// planner beside `plan`.
-    pub fn replaced(&self, typed: &ScheduleArgs, plan: Option<&Path>) -> Self {
+    pub fn replaced(&self, typed: &TrainArgs) -> Self {
         let ScheduleArgs {
             segments,
             budget,
             planner,
-        } = *typed;
+        } = typed.schedule;
+        let (plan, measure) = (&typed.plan, &typed.measure);
         let whole = segments.is_some() || plan.is_some() || planner == Some(Planner::None);
         let (own_segments, own_budget, own_plan) = match whole || budget.is_some() {
             true => (None, None, None),
@@ -129,10 +119,11 @@ impl RunKeys {
         Self {
             segments: segments.or(own_segments),
             budget: budget.or(own_budget),
-            plan: plan
-                .map(Path::to_path_buf)
-                .or(own_plan.filter(|_| planner.is_none())),
+            plan: plan.clone().or(own_plan.filter(|_| planner.is_none())),
             planner: planner.or(own_planner),
+            device: measure.device.or(self.device),
+            count: measure.count.or(self.count),
+            offload: measure.offload.or(self.offload),
             ..self.clone()
         }
     }
@@ -189,12 +180,16 @@ budget = '40MiB', planner = 'optimal' | segments = 3 | segments = 3";
             let [config, typed, now] = &columns[..] else {
                 panic!("{line}");
             };
-            let typed = ScheduleArgs {
+            let schedule = ScheduleArgs {
                 segments: typed.segments,
                 budget: typed.budget,
                 planner: typed.planner,
             };
-            assert_eq!(config.replaced(&typed, None), *now, "{line}");
+            let typed = TrainArgs {
+                schedule,
+                ..TrainArgs::default()
+            };
+            assert_eq!(config.replaced(&typed), *now, "{line}");
         }
     }
 }

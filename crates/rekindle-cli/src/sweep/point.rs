@@ -2,6 +2,7 @@
 
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner};
+use rekindle_train::verify::usual_segments;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,10 +53,8 @@ impl Point {
 pub fn uniform(asked: &[usize], stages: usize, budgets_asked: bool) -> Vec<Point> {
     let mut counts = asked.to_vec();
     if asked.is_empty() && !budgets_asked {
-        counts = (1..)
-            .map(|power| 1usize << power)
-            .take_while(|&count| count < stages)
-            .collect();
+        counts = usual_segments(stages);
+        counts.retain(|&count| count < stages);
     }
     counts.sort_unstable();
     counts.dedup();
