@@ -35,44 +35,6 @@ pub const PLOT: usize = 620;
 /// A value of the horizontal axis and one of the vertical axis.
 pub type Place = (f64, f64);
 
-/// How a line is drawn.
-#[derive(Clone, Copy)]
-pub struct Stroke {
-    /// Its colour.
-    pub colour: &'static str,
-    /// Pixels.
-    pub width: u32,
-    /// Lengths of dashes and gaps, if it has any.
-    pub dashes: Option<&'static str>,
-}
-
-impl Stroke {
-    /// A line so many pixels wide.
-    pub fn solid(colour: &'static str, width: u32) -> Self {
-        Self {
-            colour,
-            width,
-            dashes: None,
-        }
-    }
-
-    /// A line of dashes.
-    pub fn dashed(colour: &'static str) -> Self {
-        Self {
-            dashes: Some("7 5"),
-            ..Self::solid(colour, 1)
-        }
-    }
-
-    /// A line through these points in pixels.
-    fn through(self, points: &str) -> Markup {
-        html! {
-            polyline points=(points) fill="none" stroke=(self.colour) stroke-width=(self.width)
-                stroke-dasharray=[self.dashes] {}
-        }
-    }
-}
-
 /// A picture.
 pub struct Picture {
     title: String,
@@ -116,9 +78,24 @@ impl Picture {
             .push(html! { polygon points=(points) fill=(colour) {} });
     }
 
-    /// Draws a line.
-    pub fn line(&mut self, corners: &[Place], stroke: Stroke) {
-        self.shapes.push(stroke.through(&self.points(corners)));
+    /// Draws a line so many pixels wide, which is in the legend if it has a name.
+    pub fn line(&mut self, corners: &[Place], colour: &str, width: u32, name: Option<&str>) {
+        let line = |points: &str| {
+            html! { polyline points=(points) fill="none" stroke=(colour) stroke-width=(width) {} }
+        };
+        self.shapes.push(line(&self.points(corners)));
+        if let Some(name) = name {
+            self.entry(name, line("0,0 22,0"));
+        }
+    }
+
+    /// Draws a line of dashes, which is in the legend.
+    pub fn dashes(&mut self, corners: &[Place], colour: &str, name: &str) {
+        let line = |points: &str| {
+            html! { polyline points=(points) fill="none" stroke=(colour) stroke-dasharray="7 5" {} }
+        };
+        self.shapes.push(line(&self.points(corners)));
+        self.entry(name, line("0,0 22,0"));
     }
 
     /// Draws a dot with a ring around it, and what the pointer shows over it.
@@ -162,12 +139,7 @@ impl Picture {
         );
     }
 
-    /// The same for a line.
-    pub fn line_entry(&mut self, text: &str, stroke: Stroke) {
-        self.entry(text, stroke.through("0,0 22,0"));
-    }
-
-    /// The same for a dot with a ring.
+    /// Adds a dot with a ring to the legend, unless it is there.
     pub fn dot_entry(&mut self, text: &str, colours: [&str; 2]) {
         let mark = html! { g transform="translate(5 0)" { (dot(colours, "")) } };
         self.entry(text, mark);

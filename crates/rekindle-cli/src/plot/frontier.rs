@@ -8,7 +8,7 @@ use rekindle_plan::Seconds;
 
 use super::{
     axis::Axis,
-    chart::{PAPER, Picture, Place, SOFT, Stroke, TEXT},
+    chart::{PAPER, Picture, Place, SOFT, TEXT},
 };
 use crate::sweep::{Point, SweepRecord, SweepRow};
 
@@ -54,14 +54,13 @@ pub fn picture(record: &SweepRecord) -> Option<String> {
     );
     if let Some(limit) = limit {
         let line = [0.0, slowest * ROOM].map(|time| (limit.0 as f64, time));
-        picture.line(&line, Stroke::dashed(SOFT));
-        picture.line_entry(&format!("limit {limit}"), Stroke::dashed(SOFT));
+        picture.dashes(&line, SOFT, &format!("limit {limit}"));
     }
     let planned = |row: &SweepRow| matches!(row.asked, Point::Optimal(_));
     let plans = marks.iter().filter(|(row, _)| planned(row));
     let mut plans: Vec<Place> = plans.map(|(_, place)| *place).collect();
     plans.sort_by(|a, b| a.0.total_cmp(&b.0));
-    picture.line(&plans, Stroke::solid(PLANS, 1));
+    picture.line(&plans, PLANS, 1, None);
     for &(row, place) in &marks {
         let (name, colour) = kind(row.asked);
         picture.dot_entry(name, [colour, colour]);

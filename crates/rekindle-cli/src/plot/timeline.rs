@@ -12,7 +12,7 @@ use rekindle_train::{
 
 use super::{
     axis::Axis,
-    chart::{self, PAPER, Picture, Place, SOFT, Stroke, TEXT, block},
+    chart::{self, PAPER, Picture, Place, SOFT, TEXT, block},
     groups::{Group, groups},
 };
 
@@ -197,23 +197,20 @@ impl Drawing<'_> {
     fn lines(&self, picture: &mut Picture) {
         if let Some(budget) = self.budget {
             let line = [0.0, self.end].map(|x| (x, budget.0 as f64));
-            picture.line(&line, Stroke::dashed(TEXT));
             let of = match self.timeline.beside_buffers_bytes {
                 Bytes::ZERO => "budget",
                 _ => "budget for buffers",
             };
-            picture.line_entry(&format!("{of} {budget}"), Stroke::dashed(TEXT));
+            picture.dashes(&line, TEXT, &format!("{of} {budget}"));
         }
         if self.groups.iter().any(|group| group.reserved.is_some()) {
             let line = self.line(|group| group.reserved.unwrap_or_default());
-            picture.line(&line, Stroke::solid(SOFT, 1));
-            picture.line_entry("reserved by the pools", Stroke::solid(SOFT, 1));
+            picture.line(&line, SOFT, 1, Some("reserved by the pools"));
         }
         let measured = self.line(|group| group.measured);
         // Paper around the line, so that it is seen on every colour.
-        picture.line(&measured, Stroke::solid(PAPER, 4));
-        picture.line(&measured, Stroke::solid(TEXT, 2));
-        picture.line_entry("measured", Stroke::solid(TEXT, 2));
+        picture.line(&measured, PAPER, 4, None);
+        picture.line(&measured, TEXT, 2, Some("measured"));
     }
 
     /// The predicted peak, with both numbers.
@@ -226,7 +223,7 @@ impl Drawing<'_> {
         let above = (point.0, LABEL * self.top);
         let measured = self.timeline.measured_peak();
         let text = format!("predicted peak {peak}, measured {measured}");
-        picture.line(&[point, above], Stroke::solid(SOFT, 1));
+        picture.line(&[point, above], SOFT, 1, None);
         picture.dot(point, [TEXT, PAPER], "");
         picture.label(above, point.0 < self.end / 2.0, &text);
     }
