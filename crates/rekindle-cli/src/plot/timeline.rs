@@ -248,35 +248,28 @@ impl Drawing<'_> {
 mod tests {
     use super::*;
 
-    /// Also for those who see no hues.
+    /// Also for those who see no hues: kinds that touch, and passes that follow each other.
     #[test]
     fn neighbours_differ_in_lightness() {
-        let kinds = KINDS.map(|(_, colour, _)| colour);
-        let passes = PASSES.map(|(.., colour)| colour);
-        let [
-            forward,
-            recompute,
-            loss,
-            backward,
-            optimizer,
-            offload,
-            fetch,
-        ] = passes;
-        for [a, b] in [
-            [kinds[0], kinds[1]],
-            [kinds[1], kinds[2]],
-            [kinds[3], kinds[4]],
-            [forward, loss],
-            [forward, backward],
-            [backward, recompute],
-            [backward, optimizer],
-            [forward, offload],
-            [backward, fetch],
-            [offload, fetch],
-        ] {
+        let kinds = [[0, 1], [1, 2], [3, 4]].map(|pair| pair.map(|kind: usize| KINDS[kind].1));
+        let colour = |pass: Pass| {
+            let found = PASSES.iter().find(|(of, ..)| *of == pass);
+            found.map_or("", |(.., colour)| colour)
+        };
+        let passes = [
+            [Pass::Forward, Pass::Loss],
+            [Pass::Forward, Pass::Backward],
+            [Pass::Backward, Pass::Recompute],
+            [Pass::Backward, Pass::Optimizer],
+            [Pass::Forward, Pass::Offload],
+            [Pass::Backward, Pass::Fetch],
+            [Pass::Offload, Pass::Fetch],
+        ];
+        let passes = passes.map(|pair| pair.map(colour));
+        for [a, b] in kinds.into_iter().chain(passes) {
             let luminance = chart::tests::luminance;
             let difference = (luminance(a) - luminance(b)).abs();
-            assert!(difference > 0.05, "{a:?}, {b:?}: {difference}");
+            assert!(difference > 0.05, "{a}, {b}: {difference}");
         }
     }
 }
