@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rekindle_plan::{Bytes, Planner, Request};
+use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     ranks::Ranks,
     session::{Frontier, Job, MeasuredStep, PlanFile, Planned, RunError},
@@ -77,11 +77,16 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     ranks::settled(ranks, outcome)
 }
 
-/// The request for a step from a file.
+/// The request for a step from a file. A percentage refers to the given device.
 fn of_file(args: &PlanArgs) -> Result<Request, Failure> {
+    let budget = match (args.schedule.budget, args.measure.device) {
+        (Some(size), Some(device)) => Some(train::bytes_of(size, &device.listed()?)?),
+        (Some(size), None) => Some(size.of(None).map_err(Failure::usage)?),
+        (None, _) => None,
+    };
     Ok(Request {
         planner: Planner::asked(args.schedule.planner, args.schedule.segments)?,
-        budget: budget(args)?,
+        budget,
         ..Request::default()
     })
 }
@@ -142,17 +147,6 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
         text += &format!("\n\n{peak}\n\n{forwards}");
     }
     output::text(&format!("{text}\n"))
-}
-
-/// The budget for a step from a file: a percentage refers to the given device.
-fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
-    let Some(size) = args.schedule.budget else {
-        return Ok(None);
-    };
-    match args.measure.device {
-        Some(device) => train::bytes_of(size, &device.listed()?).map(Some),
-        None => size.of(None).map(Some).map_err(Failure::usage),
-    }
 }
 
 fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
