@@ -11,7 +11,7 @@ use rekindle::{
 use rekindle_plan::Bytes;
 use rekindle_train::{
     Estimated,
-    device::{DeviceId, DeviceInfo},
+    device::DeviceId,
     fit::{ScheduleKind, largest},
     kernels,
     model::spec::MAX_LAYERS,
@@ -51,8 +51,14 @@ pub fn run(args: &MaxArgs) -> Outcome {
     let (asked, budget) = match args.budget {
         Some(size) => (size, train::bytes_of(size, &device)?),
         None => {
-            let budget = all_there_is(&device)?;
-            (Size::Bytes(budget), budget)
+            let all = device.free_bytes.or(device.total_bytes);
+            let all = all.ok_or_else(|| {
+                let unknown = device.device;
+                Failure::usage(format!(
+                    "cannot read the memory size of {unknown}; pass `--budget SIZE`"
+                ))
+            })?;
+            (Size::Bytes(all), all)
         }
     };
     let varied = match args.vary {
@@ -146,16 +152,6 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
         )));
     }
     Ok(())
-}
-
-fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
-    let bytes = device.free_bytes.or(device.total_bytes);
-    bytes.ok_or_else(|| {
-        Failure::usage(format!(
-            "cannot read the memory size of {}; pass `--budget SIZE`",
-            device.device
-        ))
-    })
 }
 
 /// Memory of a process of this program besides the training: on the CPU, about as much as this process holds.

@@ -52,7 +52,7 @@ impl Axis {
         let end = self.end / self.unit;
         let least = end / f64::from(most);
         let power = 10_f64.powf(least.log10().floor());
-        let mut steps = [1.0, 2.0, 5.0, 10.0]
+        let mut steps = [1.0, 2.0, 5.0, 10.0_f64]
             .map(|factor| factor * power)
             .into_iter();
         let step = steps.find(|step| *step >= least).unwrap_or(least);
