@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     commands::{devices, plan_graph, report, runs, verify},
-    config::schema::ConfigFile,
+    config::ConfigFile,
     estimate::{ESTIMATE_FORMAT, Estimate},
     failure::document::{ERROR_FORMAT, ErrorDocument, INFEASIBLE_FORMAT, Infeasible},
     max::{MAX_FORMAT, MaxRecord},

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use rekindle::record::Rate;
-use serde::Serialize;
 
 use super::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::ranks};
 use crate::{device::DeviceChoice, network};
@@ -26,7 +25,7 @@ pub struct EstimateArgs {
     pub answer: AnswerArgs,
 }
 
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  rekindle profile configs/deep-linear.toml\n  rekindle profile configs/deep-linear.toml --device cpu -o chain.json"
 )]

@@ -10,7 +10,7 @@ use rekindle_train::{
 use super::{plan_graph::plan_elsewhere, train};
 use crate::{
     args::ProfileArgs,
-    config::{self, Config, Overrides},
+    config::{self, Config},
     failure::{Failure, Outcome},
     output,
     progress::Progress,
@@ -20,8 +20,7 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let overrides = Overrides::new(&args.config.replace, &args.measure);
-    let config = config::load(&args.config.config, &overrides)?;
+    let config = config::load(&args.config.training(args.measure.clone()))?;
     let device = config.device().resolve()?;
     let data = config.open_data()?;
     let job = job(&config, &device, &data)?;

@@ -17,7 +17,7 @@ use super::plan_graph::plan_elsewhere;
 use crate::{
     args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
     child,
-    config::{self, Config, OffloadChoice, Overrides, RunKeys},
+    config::{self, Config, OffloadChoice, RunKeys},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
@@ -44,8 +44,8 @@ pub(super) struct Asked {
 }
 
 /// What a rank is asked for.
-pub(super) fn asked(path: &Path, overrides: &Overrides, ranks: &Ranks) -> Result<Asked, Failure> {
-    let config = config::load(path, overrides)?;
+pub(super) fn asked(args: &TrainArgs, ranks: &Ranks) -> Result<Asked, Failure> {
+    let config = config::load(args)?;
     let local = ranks.local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
@@ -81,15 +81,7 @@ fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
         }
         None => args.config_path().display().to_string(),
     };
-    let overrides = Overrides {
-        steps: args.steps,
-        seed: args.seed,
-        on_nonfinite: args.on_nonfinite,
-        schedule: args.schedule,
-        plan: args.plan.clone(),
-        ..Overrides::new(&args.replace, &args.measure)
-    };
-    let asked = asked(args.config_path(), &overrides, ranks)?;
+    let asked = asked(&args, ranks)?;
     let data = asked.config.open_data()?;
     let speaks = ranks.rank() == 0;
     let output = args.output.as_deref().filter(|_| speaks);
@@ -253,13 +245,10 @@ fn plain_steps(args: &TrainArgs) -> Option<Measured> {
 
 /// Writes a picture of the traced step beside the run's record.
 fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
-    let Some(drawn) = plot::timeline::picture(record) else {
-        return Ok(());
-    };
-    output::file(
-        &folder.join("timeline.svg"),
-        &drawn.map_err(Failure::other)?,
-    )
+    match plot::timeline::picture(record) {
+        Some(picture) => output::file(&folder.join("timeline.svg"), &picture),
+        None => Ok(()),
+    }
 }
 
 /// The folder for the run's files.

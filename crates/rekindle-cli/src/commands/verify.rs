@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::train;
 use crate::{
-    args::VerifyArgs,
-    config::{self, Config, Overrides, RunKeys},
+    args::{TrainArgs, VerifyArgs},
+    config::{self, Config, RunKeys},
     failure::{Failure, Outcome},
     output,
     table::{self, several},
@@ -52,13 +52,10 @@ fn gpu_tolerance(dtype: Dtype) -> f64 {
 
 /// Compares, and fails if anything differs.
 pub fn run(args: &VerifyArgs) -> Outcome {
-    let config = config::load(
-        &args.config.config,
-        &Overrides {
-            steps: Some(args.steps),
-            ..Overrides::new(&args.config.replace, &args.measure)
-        },
-    )?;
+    let config = config::load(&TrainArgs {
+        steps: Some(args.steps),
+        ..args.config.training(args.measure.clone())
+    })?;
     let device = config.device().resolve()?;
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(Request::default());
