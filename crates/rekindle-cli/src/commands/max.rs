@@ -220,11 +220,7 @@ impl Subject<'_> {
             ..config.estimated(&settings, self.kernels)
         };
         let estimate = estimated.estimate()?;
-        Ok(MeasuredStep::estimated(
-            &estimate,
-            &config.model,
-            &settings,
-        ))
+        Ok(MeasuredStep::estimated(&estimate, &config.model, &settings))
     }
 
     /// The largest sizes of all ways: a plan may choose its update, the others are for comparison.

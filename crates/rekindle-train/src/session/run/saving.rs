@@ -129,9 +129,8 @@ fn put(
     optimizer: &AnyOptimizer,
     meter: &dyn Meter,
 ) -> io::Result<()> {
-    let saved = TrainError::caught(|| {
-        snapshot::put(out, fingerprint, progress, &model.valid(), optimizer)
-    });
+    let saved =
+        TrainError::caught(|| snapshot::put(out, fingerprint, progress, &model.valid(), optimizer));
     // The values were copied through pinned memory.
     meter.trim();
     saved.map_err(io::Error::other)?
