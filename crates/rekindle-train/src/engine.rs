@@ -48,7 +48,7 @@ pub fn to_device(
 ) -> Result<(Value, TargetTensor), TrainError> {
     let input = match batch.inputs {
         Inputs::Floats(numbers) => {
-            Value::from_floats(numbers, &batch.shape, (device, dtype.float().into()))?
+            Value::from_floats(numbers, &batch.shape, (device, DType::from(dtype.float())))?
         }
         Inputs::Tokens(ids) => Value::from_tokens(ids, &batch.shape, device)?,
     };
