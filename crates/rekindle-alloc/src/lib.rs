@@ -18,8 +18,8 @@
 //! return memory to the system and request it again, page by page, several times in a training step with a tight
 //! budget.
 //!
-//! Files: `reserve.rs` keeps memory for an allocation that fails, `keep.rs` sets glibc's allocator up, `gather.rs` has
-//! threads hold at once what they hold at once at worst.
+//! Files: `reserve.rs` keeps memory for an allocation that fails, `keep.rs` configures glibc's allocator, `gather.rs`
+//! makes threads hold their memory at the same time.
 //!
 //! `unsafe` is what the trait it implements demands; beside it only `rekindle-cuda`, which calls the driver, has any.
 
@@ -97,6 +97,17 @@ fn exhausted(bytes: usize) {
     }
 }
 
+/// A new block from `allocate`, counted.
+#[inline]
+fn counted(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+    let pointer = obtained(bytes, allocate);
+    if !pointer.is_null() {
+        grow(bytes);
+        gather::allocated(bytes);
+    }
+    pointer
+}
+
 /// The block from `allocate`; if it fails, tries again after freeing the reserve.
 #[inline]
 fn obtained(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
@@ -140,21 +151,11 @@ fn shrink(bytes: usize) {
 // allocate.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let pointer = obtained(layout.size(), || unsafe { System.alloc(layout) });
-        if !pointer.is_null() {
-            grow(layout.size());
-            gather::allocated(layout.size());
-        }
-        pointer
+        counted(layout.size(), || unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let pointer = obtained(layout.size(), || unsafe { System.alloc_zeroed(layout) });
-        if !pointer.is_null() {
-            grow(layout.size());
-            gather::allocated(layout.size());
-        }
-        pointer
+        counted(layout.size(), || unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {

@@ -14,10 +14,11 @@ use std::{
 };
 
 use crate::{
-    error_document::ErrorDocument,
     exit,
-    failure::{Failure, Outcome},
-    infeasible::Infeasible,
+    failure::{
+        Failure, Outcome,
+        document::{ErrorDocument, Infeasible},
+    },
     launched, stop,
 };
 
@@ -97,46 +98,24 @@ pub fn run(
     })
 }
 
-/// The error of a command that gave no answer.
-#[derive(Debug)]
-pub enum Refused {
-    /// Ctrl-C ended it.
-    Interrupted,
-    /// No plan fits its budget.
-    Infeasible(Infeasible),
-    /// Anything else: its exit code, and why.
-    Failed(i32, String),
-}
-
-impl From<io::Error> for Refused {
-    fn from(error: io::Error) -> Self {
-        let message = format!("another process of this program cannot be started: {error}");
-        Self::Failed(exit::OTHER, message)
-    }
-}
-
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Interrupted => Self::coded(exit::INTERRUPTED, "interrupted"),
-            Refused::Infeasible(answer) => answer.error().into(),
-            Refused::Failed(code, message) => Self::coded(code, message),
-        }
-    }
-}
-
 /// The document that a command of this program writes.
-pub fn ask(words: &[String]) -> Result<String, Refused> {
-    let ended = run(words, |_| Ok(()), stop::asked)?;
+pub fn ask(words: &[String]) -> Result<String, Failure> {
+    let ended = run(words, |_| Ok(()), stop::asked).map_err(|error| {
+        Failure::other(format!(
+            "another process of this program cannot be started: {error}"
+        ))
+    })?;
     // A terminal's Ctrl-C reaches the child as well, and may end it first.
     if stop::asked() || ended.code == exit::INTERRUPTED {
-        return Err(Refused::Interrupted);
+        return Err(Failure::coded(exit::INTERRUPTED, "interrupted"));
     }
     if ended.code == exit::DONE {
         return Ok(ended.stdout);
     }
-    if let Ok(answer) = serde_json::from_str(&ended.stdout) {
-        return Err(Refused::Infeasible(answer));
+    if let Ok(infeasible) = serde_json::from_str::<Infeasible>(&ended.stdout) {
+        let mut failure = Failure::coded(ended.code, &infeasible);
+        failure.infeasible = Some(Box::new(infeasible));
+        return Err(failure);
     }
     let document = serde_json::from_str::<ErrorDocument>(&ended.stdout);
     let message = document.map(|document| document.error);
@@ -146,7 +125,7 @@ pub fn ask(words: &[String]) -> Result<String, Refused> {
         lines.next_back().map(str::to_owned)
     };
     let message = message.ok().or_else(last);
-    Err(Refused::Failed(
+    Err(Failure::coded(
         ended.code,
         message.unwrap_or_else(|| ended.status.to_string()),
     ))

@@ -17,10 +17,9 @@ use serde_json::{Value, json};
 
 use crate::{
     commands::{devices, plan_graph, report, runs, verify},
-    config::schema::ConfigFile,
-    error_document::{ERROR_FORMAT, ErrorDocument},
+    config::ConfigFile,
     estimate::{ESTIMATE_FORMAT, Estimate},
-    infeasible::{INFEASIBLE_FORMAT, Infeasible},
+    failure::document::{ERROR_FORMAT, ErrorDocument, INFEASIBLE_FORMAT, Infeasible},
     max::{MAX_FORMAT, MaxRecord},
     started::{COMMAND_FORMAT, Started},
     sweep::record::{SWEEP_FORMAT, SweepRecord},

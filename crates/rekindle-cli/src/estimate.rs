@@ -12,7 +12,7 @@ use rekindle::{
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     fit::{Breakdown, spread},
-    session::{Planned, RunError, ScheduleRequest},
+    session::{MeasuredStep, Planned, RunError, ScheduleRequest},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -88,54 +88,28 @@ impl Estimate {
         wanted: Option<&ScheduleRequest>,
         limit: Option<Limit>,
     ) -> Result<(Self, Option<PlanError>), Failure> {
-        let estimated = config.estimated(&config.training, kernels);
-        let known = estimated.estimate()?;
-        let step = estimated.step_of(&known);
+        let known = config.estimated(&config.training, kernels).estimate()?;
+        let step = MeasuredStep::estimated(&known, &config.model, &config.training);
+        let stages = &step.chain.stages;
         let most = limit.as_ref().map(|limit| limit.bytes);
-        let fitting = |planner: Planner| match most {
-            Some(most) => Ok(step
-                .try_plan(&Request {
-                    planner,
-                    ..Request::within(most)
-                })?
-                .ok()),
-            None => Ok::<_, Failure>(None),
+        let column = |plan: &Planned, fits| Column {
+            plan: plan.summary.clone(),
+            fits,
+            peak: Breakdown::new(&known, &config.training, plan),
+        };
+        let within = |planner, most| Request {
+            planner,
+            ..Request::within(most)
         };
         let plain = step.plan(&Request {
             planner: Planner::None,
             ..Request::default()
         })?;
         let plain_fits = match most {
-            Some(_) => Some(fitting(Planner::None)?.is_some()),
+            Some(most) => Some(step.try_plan(&within(Planner::None, most))?.is_ok()),
             None => None,
         };
-        let column = |plan: &Planned, fits| Column {
-            plan: plan.summary.clone(),
-            fits,
-            peak: Breakdown::new(&known, &config.training, plan),
-        };
-        let within = most
-            .filter(|_| plain_fits == Some(false))
-            .map(|most| Request {
-                planner: Planner::Optimal,
-                ..Request::within(most)
-            });
-        let found = match wanted {
-            None => match within {
-                Some(request) => Some(planned(step.plan(&request))?),
-                None => None,
-            },
-            Some(ScheduleRequest::Plan(request)) => Some(planned(step.plan(request))?),
-            Some(ScheduleRequest::Given(file)) => Some(Ok(step.plan_given(file)?)),
-        };
-        let plan = match &found {
-            Some(Ok(plan)) => Some(column(
-                plan,
-                most.map(|most| plan.summary.predicted_peak <= most),
-            )),
-            _ => None,
-        };
-        let mut segments = None;
+        let exceeded = most.filter(|_| plain_fits == Some(false));
         let asked = match wanted {
             Some(ScheduleRequest::Plan(request)) => {
                 matches!(request.planner, Planner::Segments(_))
@@ -143,22 +117,42 @@ impl Estimate {
             Some(ScheduleRequest::Given(_)) => true,
             None => false,
         };
-        if plain_fits == Some(false) && !asked {
-            for count in spread(step.chain.stages.len()) {
-                let equal = fitting(Planner::Segments(Some(count)))?;
-                segments = equal.map(|equal| column(&equal, Some(true)));
-                if segments.is_some() {
+        let mut segments = None;
+        if let (Some(most), false) = (exceeded, asked) {
+            for count in spread(stages.len()) {
+                let equal = within(Planner::Segments(Some(count)), most);
+                if let Ok(equal) = step.try_plan(&equal)? {
+                    segments = Some(column(&equal, Some(true)));
                     break;
                 }
             }
         }
-        let refused = found.and_then(Result::err);
-        let smallest_budget_bytes = match &refused {
-            Some(PlanError::Infeasible {
-                smallest_of_all, ..
-            }) => Some(*smallest_of_all),
-            _ => None,
+        let found = match (wanted, exceeded) {
+            (Some(ScheduleRequest::Plan(request)), _) => Some(step.plan(request)),
+            (Some(ScheduleRequest::Given(file)), _) => Some(step.plan_given(file)),
+            (None, Some(most)) => Some(step.plan(&within(Planner::Optimal, most))),
+            (None, None) => None,
         };
+        let mut plan = None;
+        let (mut refused, mut smallest_budget_bytes) = (None, None);
+        match found {
+            Some(Ok(found)) => {
+                let fits = most.map(|most| found.summary.predicted_peak <= most);
+                plan = Some(column(&found, fits));
+            }
+            Some(Err(RunError::Plan(error))) => {
+                let PlanError::Infeasible {
+                    smallest_of_all, ..
+                } = error
+                else {
+                    return Err(error.into());
+                };
+                smallest_budget_bytes = Some(smallest_of_all);
+                refused = Some(error);
+            }
+            Some(Err(error)) => return Err(error.into()),
+            None => {}
+        }
         let settings = &config.training;
         let estimate = Self {
             format: ESTIMATE_FORMAT,
@@ -168,13 +162,8 @@ impl Estimate {
             param_count: known.trainable,
             frozen_count: known.frozen,
             param_bytes: known.gradient_bytes,
-            saved_bytes: step
-                .chain
-                .stages
-                .iter()
-                .map(|stage| stage.saved_bytes)
-                .sum(),
-            stages: step.chain.stages.len(),
+            saved_bytes: stages.iter().map(|stage| stage.saved_bytes).sum(),
+            stages: stages.len(),
             on_gpu: kernels == Kernels::Device,
             plain: column(&plain, plain_fits),
             segments,
@@ -183,14 +172,5 @@ impl Estimate {
             limit,
         };
         Ok((estimate, refused.filter(|_| wanted.is_some())))
-    }
-}
-
-/// A plan, or why none fits.
-fn planned(result: Result<Planned, RunError>) -> Result<Result<Planned, PlanError>, RunError> {
-    match result {
-        Ok(plan) => Ok(Ok(plan)),
-        Err(RunError::Plan(error @ PlanError::Infeasible { .. })) => Ok(Err(error)),
-        Err(error) => Err(error),
     }
 }

@@ -1,21 +1,22 @@
-//! Failures of a command: an exit code, and a report with the problem, its position and how to fix it.
+//! Failures of a command: an exit code, and a report with the problem, its position and how to fix it; how a command ends.
 
+pub mod document;
 mod process;
 
 use std::fmt::Display;
 
 use miette::{Report, miette};
 use rekindle::{record::RecordError, reduce::ReduceError};
-use rekindle_plan::{Bytes, PlanError, Planner};
+use rekindle_plan::{Bytes, PlanError};
 use rekindle_train::{
     FileError, TrainError,
     data::DataError,
-    device::{device_fault, innermost_cause, refused_kernel, tile_too_large},
-    file_error::Blame,
+    device::{device_fault, innermost_cause, refused_kernel, seal_kernels, tile_too_large},
     session::RunError,
     shortage::speaks_of_memory,
 };
 
+use self::document::{INFEASIBLE_FORMAT, Infeasible};
 pub use self::process::{
     check_address_space, note_plan, note_step, report_exhausted_memory, report_panics_as_bugs,
 };
@@ -28,6 +29,8 @@ pub struct Failure {
     pub code: i32,
     /// The report.
     pub report: Report,
+    /// What JSON says instead of the report, where no plan fits a budget.
+    pub infeasible: Option<Box<Infeasible>>,
 }
 
 /// The result of a command.
@@ -54,15 +57,10 @@ impl Failure {
 
     /// A failure with an exit code. Control characters in names from files are escaped.
     pub fn coded(code: i32, message: impl Display) -> Self {
-        let report = miette!("{}", terminal::shown(&message.to_string()));
-        Self { code, report }
-    }
-
-    /// The failure of a device that a message describes, or `other`.
-    fn of_device(message: &str, other: impl FnOnce() -> String) -> Self {
-        match device_failure(message) {
-            Some((code, text, help)) => Self::with_help(code, text, help),
-            None => Self::other(other()),
+        Self {
+            code,
+            report: miette!("{}", terminal::shown(&message.to_string())),
+            infeasible: None,
         }
     }
 
@@ -75,55 +73,81 @@ impl Failure {
                 "{}",
                 terminal::shown(&message.to_string())
             ),
+            infeasible: None,
         }
+    }
+
+    /// Says why a command failed: for people, and as JSON where that was asked for.
+    pub fn tell(&self) {
+        complain!("{:?}", self.report);
+        document::write(self);
     }
 }
 
-/// The exit code for a file that the system refuses, or whose content is wrong.
-fn blamed(blame: Blame) -> i32 {
-    match blame {
-        Blame::System => exit::FILE_REFUSED,
-        Blame::Content => exit::USAGE,
-    }
+/// Ends the process.
+pub fn end(outcome: Outcome) -> ! {
+    let code = match outcome {
+        Ok(()) => exit::DONE,
+        Err(failure) => {
+            failure.tell();
+            failure.code
+        }
+    };
+    seal_kernels();
+    std::process::exit(code);
 }
 
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
-        Self::coded(blamed(error.blame()), error)
+        match error {
+            DataError::File(error) => error.into(),
+            DataError::Setting(_) => Self::usage(error),
+        }
     }
 }
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Self {
-        match &error {
-            PlanError::Infeasible {
-                planner,
-                smallest,
-                smallest_of_all,
-                ..
-            } => {
-                let own = format!("try `--budget {}`", advised(*smallest));
-                let help = match smallest_of_all < smallest {
-                    true => format!(
-                        "{own} with this planner, and `--planner auto --budget {}`",
-                        advised(*smallest_of_all)
-                    ),
-                    false => own,
-                };
-                let help = match planner {
-                    Planner::None => format!("{help} (`none` is the plain run)"),
-                    _ => help,
-                };
-                Self::with_help(exit::NO_PLAN, &error, help)
-            }
-            _ => Self::usage(error),
+        let PlanError::Infeasible {
+            planner,
+            budget,
+            smallest,
+            smallest_of_all,
+            floor,
+        } = &error
+        else {
+            return Self::usage(error);
+        };
+        let help = match smallest_of_all < smallest {
+            true => format!(
+                "try `--planner auto --budget {}`",
+                advised(*smallest_of_all)
+            ),
+            false => format!("try `--budget {}`", advised(*smallest)),
+        };
+        let infeasible = Infeasible {
+            format: INFEASIBLE_FORMAT.into(),
+            planner: *planner,
+            feasible: false,
+            budget_bytes: *budget,
+            smallest_budget_bytes: *smallest,
+            smallest_budget_of_all_planners_bytes: *smallest_of_all,
+            floor: floor.clone(),
+        };
+        Self {
+            infeasible: Some(Box::new(infeasible)),
+            ..Self::with_help(exit::NO_PLAN, &error, help)
         }
     }
 }
 
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
-        Self::coded(blamed(error.blame()), error)
+        let code = match error.is_of_system() {
+            true => exit::FILE_REFUSED,
+            false => exit::USAGE,
+        };
+        Self::coded(code, error)
     }
 }
 
@@ -146,7 +170,9 @@ impl From<RecordError> for Failure {
             RecordError::OutOfMemory(_) | RecordError::OverBudget { .. } => {
                 Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
             }
-            RecordError::Device(message) => Self::of_device(message, || error.to_string()),
+            RecordError::Device(message) => {
+                device_failure(message).unwrap_or_else(|| Self::other(&error))
+            }
             RecordError::TensorTooLarge { .. } => Self::coded(exit::NO_PLAN, error),
             RecordError::Reduce(ReduceError::Differ { .. }) => Self::usage(error),
             RecordError::Reduce(ReduceError::TimedOut { .. }) => {
@@ -186,24 +212,30 @@ const FINITE: &str = "lower `learning_rate` or `clip_norm`; or `--on-nonfinite s
 const TILE: &str = "the device failed: a matrix kernel of cubek-matmul asks for a tile of more than 256 rows, which GPUs of compute \
                     capability 9.0 refuse (docs/upstream.md, 11)";
 
-/// The failure of a device that a message describes: exit code, sentence, and help.
-fn device_failure(message: &str) -> Option<(i32, String, &'static str)> {
+/// The failure of a device that a message describes.
+fn device_failure(message: &str) -> Option<Failure> {
     if speaks_of_memory(message) {
         let cause = innermost_cause(message);
         let text = format!("the device ran out of memory ({cause})");
-        Some((exit::OUT_OF_MEMORY, text, SMALLER))
-    } else if let Some(said) = refused_kernel(message) {
-        let text = format!("the device failed: a kernel does not compile: {said}");
-        let help = "`rekindle devices` shows NVRTC and headers, which must be of one CUDA version (docs/cuda.md)";
-        Some((exit::OTHER, text, help))
-    } else if tile_too_large(message) {
-        let help = "`--dtype f32`, or a `--batch` of fewer than four times as many rows as a layer has outputs";
-        Some((exit::OTHER, TILE.to_owned(), help))
-    } else {
-        let fault = device_fault(message)?;
-        let help = "`rekindle train --resume RUN_DIR` continues from the last snapshot; `nvidia-smi -q` may say more";
-        Some((exit::OTHER, format!("the device failed: {fault}"), help))
+        return Some(Failure::with_help(exit::OUT_OF_MEMORY, text, SMALLER));
     }
+    let (text, help) = if let Some(said) = refused_kernel(message) {
+        (
+            format!("the device failed: a kernel does not compile: {said}"),
+            "`rekindle devices` shows NVRTC and headers, which must be of one CUDA version (docs/cuda.md)",
+        )
+    } else if tile_too_large(message) {
+        (
+            TILE.to_owned(),
+            "`--dtype f32`, or a `--batch` of fewer than four times as many rows as a layer has outputs",
+        )
+    } else {
+        (
+            format!("the device failed: {}", device_fault(message)?),
+            "`rekindle train --resume RUN_DIR` continues from the last snapshot; `nvidia-smi -q` may say more",
+        )
+    };
+    Some(Failure::with_help(exit::OTHER, text, help))
 }
 
 /// What to do where memory runs out.
@@ -238,15 +270,12 @@ impl From<RunError> for Failure {
             }
             RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
             RunError::Shape(_)
-            | RunError::OtherModel(_)
-            | RunError::Update(_)
             | RunError::Refused(_)
             | RunError::Device(_)
             | RunError::Finished { .. } => Self::usage(error),
             RunError::File(error) => error.into(),
             RunError::Train(TrainError::Recorded(error)) => error.into(),
             RunError::NonFinite { .. } => Self::with_help(exit::NOT_FINITE, error, FINITE),
-            RunError::Train(TrainError::Device(message)) => RecordError::Device(message).into(),
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
             RunError::Train(_) => Self::other(error),
         }

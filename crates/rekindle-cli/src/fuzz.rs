@@ -3,10 +3,7 @@
 
 use std::fs;
 
-use crate::{
-    config::{self, Overrides},
-    exit, plan_file,
-};
+use crate::{args::TrainArgs, config, exit, plan_file};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");
@@ -14,7 +11,14 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     fs::write(&path, bytes).expect("written");
     let failure = match bytes.first() {
         Some(b'{') => plan_file::read(&path).err(),
-        _ => config::load(&path, &Overrides::default()).err(),
+        _ => {
+            let config = Some(path);
+            config::load(&TrainArgs {
+                config,
+                ..TrainArgs::default()
+            })
+            .err()
+        }
     };
     if let Some(failure) = failure {
         assert_eq!(failure.code, exit::USAGE);

@@ -11,14 +11,14 @@
 //! | [`launched`], [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees: notices during a run, and its result |
 //! | [`input`] | text files that a user names |
-//! | [`plan_file`], [`track`], [`infeasible`] | plans and tracks as files; what JSON says where there is no plan |
+//! | [`plan_file`], [`track`] | plans and tracks as files |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures (timeline, frontier) as SVG; a run or a sweep as one HTML page |
 //! | [`started`], [`shell`] | how a run was started, kept in its folder; how a command line is quoted |
 //! | [`child`] | commands of this program in processes of their own, which end with this one |
 //! | [`stop`] | signals that stop a command |
-//! | [`failure`], [`ending`], [`exit`], [`terminal`], [`error_document`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
+//! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
 
 // A target of `fuzz` has this file as its root.
 #![cfg_attr(
@@ -38,14 +38,11 @@ mod config;
 mod device;
 #[cfg(test)]
 mod documents;
-mod ending;
-mod error_document;
 mod estimate;
 mod exit;
 mod failure;
 #[cfg(fuzzing)]
 mod fuzz;
-mod infeasible;
 mod input;
 mod launched;
 mod max;
@@ -82,7 +79,7 @@ fn main() {
     let Cli { command, look } = Cli::try_parse().unwrap_or_else(|error| {
         ranks::leave_to_first(error.exit_code());
         if error.use_stderr() {
-            error_document::write_usage(&error);
+            failure::document::write_usage(&error);
         }
         error.exit()
     });
@@ -94,7 +91,7 @@ fn main() {
         .and_then(|()| child::end_with_parent());
     if let Err(refusal) = ready {
         ranks::leave_to_first(refusal.code);
-        ending::end(Err(refusal));
+        failure::end(Err(refusal));
     }
     stop::listen();
     let result = match command {
@@ -111,5 +108,5 @@ fn main() {
         Command::Init(args) => commands::init::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
     };
-    ending::end(result);
+    failure::end(result);
 }

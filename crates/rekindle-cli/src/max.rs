@@ -1,11 +1,5 @@
-//! The largest batch or depth that fits, by planning.
-//!
-//! | module | what it owns |
-//! |---|---|
-//! | [`subject`] | a config with one size left open, and its counted step for every size |
-//! | [`MaxRecord`] | what was found; `text` shows it |
+//! The largest batch or depth that fits: what was found, which `text` shows.
 
-pub mod subject;
 mod text;
 
 use rekindle::{meter::Count, record::PlanSummary};
@@ -14,7 +8,7 @@ use rekindle_train::{fit::ScheduleKind, record::Ran};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::subject::Varied;
+use crate::args::Lever;
 
 /// Format tag of [`MaxRecord`].
 pub const MAX_FORMAT: &str = "rekindle-max/3";
@@ -44,6 +38,19 @@ pub struct MaxRecord {
     pub run: Option<String>,
     /// A run of the largest size under a plan; `null` without `--confirm`.
     pub confirmed: Option<Ran>,
+}
+
+/// What is varied, between which bounds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Varied {
+    /// What is varied.
+    pub lever: Lever,
+    /// The config's size.
+    pub configured: usize,
+    /// The largest size that is tried.
+    pub limit: usize,
+    /// Why no larger size is tried, in words.
+    pub limited_by: String,
 }
 
 /// The largest size that fits in one way to run it.

@@ -1,38 +1,29 @@
 //! The link between ranks: as it is typed, and in words.
 
-use std::str::FromStr;
-
 use rekindle::{record::Rate, size::Size};
 use rekindle_plan::Seconds;
 
-/// A link: `12GB/s`, `25Gb/s` (bits), or with the latency of a message `12GB/s,5us`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LinkChoice(pub Rate);
-
-impl FromStr for LinkChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "`{text}` is not a link: write a rate and a latency, such as 12GB/s, 25Gb/s or 12GB/s,5us"
-            )
-        };
-        let (rate, latency) = text.split_once(',').unwrap_or((text, "0s"));
-        let rate = rate.trim().strip_suffix("/s").ok_or_else(wrong)?;
-        let latency = humantime::parse_duration(latency.trim()).map_err(|_| wrong())?;
-        // The units of sizes, with a lower-case `b` for bits.
-        let (size, parts) = match rate.strip_suffix('b') {
-            Some(bits) => (format!("{bits}B"), 8.0),
-            None => (rate.to_owned(), 1.0),
-        };
-        match size.parse() {
-            Ok(Size::Bytes(bytes)) => Ok(Self(Rate {
-                latency_s: Seconds(latency.as_secs_f64()),
-                bytes_per_s: bytes.0 as f64 / parts,
-            })),
-            _ => Err(wrong()),
-        }
+/// Reads a link: `12GB/s`, `25Gb/s` (bits), or with the latency of a message `12GB/s,5us`.
+pub fn link(text: &str) -> Result<Rate, String> {
+    let wrong = || {
+        format!(
+            "`{text}` is not a link: write a rate and a latency, such as 12GB/s, 25Gb/s or 12GB/s,5us"
+        )
+    };
+    let (rate, latency) = text.split_once(',').unwrap_or((text, "0s"));
+    let rate = rate.trim().strip_suffix("/s").ok_or_else(wrong)?;
+    let latency = humantime::parse_duration(latency.trim()).map_err(|_| wrong())?;
+    // The units of sizes, with a lower-case `b` for bits.
+    let (size, parts) = match rate.strip_suffix('b') {
+        Some(bits) => (format!("{bits}B"), 8.0),
+        None => (rate.to_owned(), 1.0),
+    };
+    match size.parse() {
+        Ok(Size::Bytes(bytes)) => Ok(Rate {
+            latency_s: Seconds(latency.as_secs_f64()),
+            bytes_per_s: bytes.0 as f64 / parts,
+        }),
+        _ => Err(wrong()),
     }
 }
 
@@ -51,12 +42,10 @@ pub fn in_words(link: Rate) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn links_are_in_bytes_or_bits_with_a_latency() {
         let link = |text: &str| {
-            let LinkChoice(rate) = text.parse().ok()?;
+            let rate = super::link(text).ok()?;
             Some((rate.bytes_per_s, rate.latency_s.0))
         };
         assert_eq!(link("12GB/s"), Some((12e9, 0.0)));

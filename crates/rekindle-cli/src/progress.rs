@@ -1,7 +1,6 @@
 //! Progress of a run on standard error: a bar on a terminal, plain lines elsewhere.
 
 use std::{
-    collections::BTreeMap,
     mem,
     time::{Duration, Instant},
 };
@@ -10,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rekindle_train::{
     NonFinite,
     record::StepRecord,
-    session::{Event, MemoryNow, Notice, Planned, RunFile},
+    session::{Event, MemoryNow, Notice, Planned},
     settings::OnNonFinite,
 };
 
@@ -18,7 +17,6 @@ use crate::{
     compiling, exit,
     failure::{self, Failure, Outcome},
     stop, summary, terminal,
-    track::TrackFile,
 };
 
 /// A run's message on a signal.
@@ -37,13 +35,8 @@ pub struct Progress {
     stepped: bool,
     /// Steps that were not finite.
     nonfinite: usize,
-    /// The file of the first steps' passes.
-    pub track: Option<TrackFile>,
-    /// Writes how the run was started to its folder, once there is a plan.
-    pub keep: Option<Box<dyn FnOnce() -> Outcome>>,
-    kept: Outcome,
-    /// Files of the run's folder that could not be written last, and why.
-    unwritten: BTreeMap<RunFile, String>,
+    /// Fails if some of the run's folder could not be written last.
+    written: Outcome,
 }
 
 impl Progress {
@@ -56,10 +49,7 @@ impl Progress {
             last_line: None,
             stepped: false,
             nonfinite: 0,
-            track: None,
-            keep: None,
-            kept: Ok(()),
-            unwritten: BTreeMap::new(),
+            written: Ok(()),
         }
     }
 
@@ -98,11 +88,7 @@ impl Progress {
                 self.stepped(step, memory);
                 *stop = stop::asked();
             }
-            Event::Tracked(passes) => {
-                if let Some(track) = &mut self.track {
-                    track.step(passes);
-                }
-            }
+            Event::Tracked(_) => {}
             Event::Grows(growth) => self.line(&format!(
                 "warning: memory grows: {growth}; stop it and `rekindle train --resume RUN_DIR` starts without it"
             )),
@@ -154,13 +140,7 @@ impl Progress {
         if compiling::count() == 0 {
             stop::in_order(STOPPING);
         }
-        if let Some(keep) = self.keep.take() {
-            self.kept = keep();
-        }
         self.note_plan(planned);
-        if let Some(warning) = summary::warning(&planned.summary) {
-            self.line(&format!("warning: {warning}"));
-        }
         if let Some(bar) = &self.bar {
             bar.reset();
             bar.set_length(self.steps as u64);
@@ -234,51 +214,25 @@ impl Progress {
 
     fn noticed(&mut self, notice: &Notice<'_>) {
         match notice {
-            Notice::NotWritten(file, error) => {
-                self.unwritten.insert(*file, error.to_string());
+            Notice::Unwritten(_) => {
+                self.written = Err(Failure::with_help(
+                    exit::FILE_REFUSED,
+                    notice,
+                    "make room, then `rekindle train --resume RUN_DIR` writes the rest",
+                ));
             }
-            Notice::WrittenAgain(file) => {
-                self.unwritten.remove(file);
-                return self.line(&notice.to_string());
-            }
-            Notice::MadeRoom(_)
-            | Notice::Damaged(_)
-            | Notice::WentBack { .. }
-            | Notice::BeginsAgain(_)
-            | Notice::NotTraced { .. } => {}
+            Notice::WrittenAgain(_) => self.line(&notice.to_string()),
+            _ => self.line(&format!("warning: {notice}")),
         }
-        self.line(&format!("warning: {notice}"));
     }
 
-    /// Removes the bar, and finishes the files. An error lists the files that were not written.
+    /// Removes the bar. An error lists the files that were not written.
     pub fn finish(self) -> Outcome {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        let tracked = match self.track {
-            Some(track) => track.finish(),
-            None => Ok(()),
-        };
-        let written = match self.unwritten.is_empty() {
-            true => Ok(()),
-            false => Err(not_written(&self.unwritten)),
-        };
-        written.and(self.kept).and(tracked)
+        self.written
     }
-}
-
-fn not_written(unwritten: &BTreeMap<RunFile, String>) -> Failure {
-    let files: Vec<String> = unwritten.keys().map(RunFile::to_string).collect();
-    let reasons: Vec<&str> = unwritten.values().map(String::as_str).collect();
-    Failure::with_help(
-        exit::FILE_REFUSED,
-        format!(
-            "the run ended, but not all of its folder is written: {} ({})",
-            files.join(" and "),
-            reasons.join("; ")
-        ),
-        "make room, then `rekindle train --resume RUN_DIR` writes the rest",
-    )
 }
 
 /// Falls back to the default style: a broken template would be a bug, but does not stop a run.

@@ -6,7 +6,10 @@
 use std::{collections::BTreeMap, process, sync::Arc, thread, time::Duration};
 
 use clap::CommandFactory;
-use rekindle::reduce::{Rehearsal, named};
+use rekindle::{
+    record::Rate,
+    reduce::{Rehearsal, named},
+};
 use rekindle_train::{
     device::seal_kernels,
     ranks::{Local, Ranks},
@@ -14,12 +17,9 @@ use rekindle_train::{
 
 use crate::{
     args::{Cli, Command},
-    ending,
-    error_document::ErrorDocument,
     exit,
-    failure::{Failure, Outcome},
+    failure::{self, Failure, Outcome, document::ErrorDocument},
     launched::{Launched, is_first, launched},
-    network::LinkChoice,
     terminal::LookArgs,
 };
 
@@ -87,7 +87,7 @@ pub fn world() -> Result<Ranks, Failure> {
 pub fn planned_for(
     world: &Ranks,
     asked: Option<usize>,
-    link: Option<LinkChoice>,
+    link: Option<Rate>,
 ) -> Result<Ranks, Failure> {
     match (asked, link) {
         (None, _) => Ok(world.clone()),
@@ -95,7 +95,7 @@ pub fn planned_for(
             "`mpirun` says how many ranks there are, and their link is measured: leave out `--ranks` and `--link`",
         )),
         (Some(1), _) => Ok(Ranks::default()),
-        (Some(count), Some(LinkChoice(link))) => {
+        (Some(count), Some(link)) => {
             let local = Local { rank: 0, ranks: 1 };
             let rehearsal = Arc::new(Rehearsal::new(count, link));
             Ok(Ranks::new(rehearsal, local, crate::stop::asked))
@@ -140,19 +140,18 @@ fn connected(launched: Launched) -> Result<Ranks, Failure> {
 /// How long ranks wait for each other, if set by the user.
 #[cfg(feature = "mpi")]
 fn time_limit() -> Result<Option<Duration>, Failure> {
-    use rekindle_train::run_dir::SnapshotEvery;
-
     /// Names the time.
     const VARIABLE: &str = "REKINDLE_RANK_TIMEOUT";
     let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
     let text = text.to_string_lossy();
-    match text.parse() {
-        Ok(SnapshotEvery::Time(limit)) => Ok(Some(limit)),
-        _ => Err(Failure::usage(format!(
+    let limit = humantime::parse_duration(&text).ok();
+    match limit.filter(|limit| !limit.is_zero()) {
+        None => Err(Failure::usage(format!(
             "{VARIABLE} is {text:?}, not a time such as 90s, 10min or 2h"
         ))),
+        limit => Ok(limit),
     }
 }
 
@@ -175,21 +174,21 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     };
     let own = outcome.as_ref().err().map(ErrorDocument::from);
     let rank = ranks.rank();
-    let alone = |own: Option<ErrorDocument>| -> ! {
-        ending::end(match own {
+    let all = match outcome.is_ok() || ranks.ends_with_others() {
+        true => {
+            let bytes = serde_json::to_vec(&own).unwrap_or_default();
+            reducer.all_gather(bytes).wait().ok()
+        }
+        false => None,
+    };
+    let Some(all) = all else {
+        failure::end(match own {
             Some(mut own) => {
                 own.error = format!("{}: {}", named(&[rank]), own.error);
                 Err(own.failure())
             }
             None => Ok(()),
         })
-    };
-    if outcome.is_err() && !ranks.ends_with_others() {
-        alone(own);
-    }
-    let bytes = serde_json::to_vec(&own).unwrap_or_default();
-    let Ok(all) = reducer.all_gather(bytes).wait() else {
-        alone(own);
     };
     let all = all
         .iter()
@@ -200,11 +199,15 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     if rank == 0
         && let Some(end) = end
     {
-        match outcome {
+        let failure = match outcome {
             // With the place in a config.
-            Err(failure) if own.as_ref() == Some(&end) => ending::report(&failure),
-            _ => ending::report(&end.failure()),
-        }
+            Err(failure) if own.as_ref() == Some(&end) => failure,
+            outcome => Failure {
+                infeasible: outcome.err().and_then(|own| own.infeasible),
+                ..end.failure()
+            },
+        };
+        failure.tell();
     }
     // Whoever ends first has `mpirun` end the others.
     let _ = reducer.all_gather(Vec::new()).wait();

@@ -74,19 +74,17 @@ impl Started {
 
     /// The command line of the run in this folder.
     pub fn read(folder: &Path) -> Result<Self, Failure> {
-        let path = folder.join(FILE);
-        if folder.is_dir() && !path.exists() {
-            return Err(Failure::with_help(
-                exit::USAGE,
-                format!("{}: there is no `{FILE}` in this folder", folder.display()),
-                NAMED,
-            ));
-        }
+        let (path, shown) = (folder.join(FILE), folder.display());
         if !folder.exists() {
-            let message = format!("{}: no such folder", folder.display());
+            let message = format!("{shown}: no such folder");
             return Err(Failure::coded(exit::FILE_REFUSED, message));
         }
-        let read = input::document(&path, COMMAND_FORMAT);
+        let read = match folder.is_dir() && !path.exists() {
+            true => Err(Failure::usage(format!(
+                "{shown}: there is no `{FILE}` in this folder"
+            ))),
+            false => input::document(&path, COMMAND_FORMAT),
+        };
         read.map_err(|failure| Failure::with_help(failure.code, failure.report, NAMED))
     }
 }

@@ -6,7 +6,7 @@
 use std::{
     io,
     sync::{
-        Mutex, PoisonError,
+        OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ const ONE_REQUEST: Duration = Duration::from_secs(1);
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 /// The message of a command that stops cleanly, on the first signal.
-static NOTICE: Mutex<Option<&'static str>> = Mutex::new(None);
+static NOTICE: OnceLock<&str> = OnceLock::new();
 
 /// Listens from now on. Until [`in_order`] is called, a signal ends the process at once.
 pub fn listen() {
@@ -31,7 +31,8 @@ pub fn listen() {
 /// From now on, a signal makes the command stop cleanly and prints `notice`; another one, later than [`ONE_REQUEST`],
 /// ends the process at once.
 pub fn in_order(notice: &'static str) {
-    *NOTICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(notice);
+    // It may be called at every step.
+    let _ = NOTICE.set(notice);
 }
 
 /// Whether the command was asked to stop cleanly.
@@ -40,7 +41,7 @@ pub fn asked() -> bool {
 }
 
 fn received(first: &mut Option<Instant>) {
-    let notice = *NOTICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let notice = NOTICE.get();
     let end = |said: &str| {
         if launched::is_first() {
             complain!("\ninterrupted: {said}");

@@ -81,22 +81,6 @@ pub fn notes(plan: &PlanSummary) -> Vec<String> {
     notes
 }
 
-/// A warning about a plan.
-pub fn warning(plan: &PlanSummary) -> Option<String> {
-    let (recomputes, plain) = (plan.recomputes(), plan.plain_peak);
-    match plan.budget {
-        Some(budget) if plain <= budget => Some(match recomputes {
-            true => format!("the plain run would fit the budget as well, with {plain} of {budget}"),
-            false => "the plain run fits this budget, so nothing is recomputed".into(),
-        }),
-        _ if recomputes && saving(plan.predicted_peak, plain).is_none() => Some(format!(
-            "this plan saves nothing: {} instead of the plain run's {plain}",
-            plan.predicted_peak
-        )),
-        _ => None,
-    }
-}
-
 /// How a run ended: what was saved, predictions beside measurements, memory by phase.
 pub fn closing(record: &RunRecord) -> String {
     let verdict = terminal::wrapped(&saved(record), "");
@@ -222,12 +206,6 @@ pub fn phases(record: &RunRecord, all: bool) -> Table {
 /// Share of the plain peak below which a saving is ignored: peaks of equal runs differ by as much.
 const NOTHING: f64 = 0.01;
 
-/// The saving compared with the plain run's peak, if it is large enough.
-fn saving(peak: Bytes, plain: Bytes) -> Option<Bytes> {
-    let saved = plain - peak;
-    (saved.0 as f64 > NOTHING * plain.0 as f64).then_some(saved)
-}
-
 /// The verdict: the run against the plain run, both as measured or both as predicted.
 pub fn saved(record: &RunRecord) -> String {
     let (plan, measured) = (&record.plan, &record.measured);
@@ -239,7 +217,9 @@ pub fn saved(record: &RunRecord) -> String {
         Some(_) => ("", ""),
         None => ("predicted ", " (`--compare` measures the plain run.)"),
     };
-    match saving(peak, plain_peak) {
+    let saved = plain_peak - peak;
+    let saved = (saved.0 as f64 > NOTHING * plain_peak.0 as f64).then_some(saved);
+    match saved {
         None if !plan.recomputes() => format!(
             "Nothing was recomputed: this is the plain run, peak {}. `rekindle plan {} --frontier` lists smaller peaks.",
             measured.peak, record.name

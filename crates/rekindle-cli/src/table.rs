@@ -145,12 +145,11 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let room = terminal::columns().map_or(terminal::width(), usize::from);
         let wide = self.spaced(2, ContentArrangement::Disabled);
-        let between = match wide.lines().all(|line| line.chars().count() <= room) {
-            true => 2,
-            false => 1,
-        };
+        if wide.lines().all(|line| line.chars().count() <= room) {
+            return f.write_str(&wide);
+        }
         // Cells wrap where a terminal is narrower still.
-        f.write_str(&self.spaced(between, ContentArrangement::Dynamic))
+        f.write_str(&self.spaced(1, ContentArrangement::Dynamic))
     }
 }
 

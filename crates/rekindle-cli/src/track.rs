@@ -16,10 +16,9 @@ use crate::failure::{Failure, Outcome};
 
 /// The file.
 pub struct TrackFile {
-    path: PathBuf,
+    /// Where it is.
+    pub path: PathBuf,
     file: File,
-    /// The first failure.
-    written: Outcome,
 }
 
 impl TrackFile {
@@ -29,29 +28,14 @@ impl TrackFile {
         let mut track = Self {
             path: path.to_owned(),
             file,
-            written: Ok(()),
         };
         track.line(&serde_json::json!({"format": TRACK_FORMAT}))?;
         Ok(track)
     }
 
     /// Adds one step's passes.
-    pub fn step(&mut self, passes: &[TrackedPass]) {
-        for pass in passes {
-            if self.written.is_ok() {
-                self.written = self.line(pass);
-            }
-        }
-    }
-
-    /// Prints the path, or returns the first failure.
-    pub fn finish(self) -> Outcome {
-        self.written?;
-        note!(
-            "wrote {} (the tensors of each pass in the first steps)",
-            self.path.display()
-        );
-        Ok(())
+    pub fn step(&mut self, passes: &[TrackedPass]) -> Outcome {
+        passes.iter().try_for_each(|pass| self.line(pass))
     }
 
     fn line(&mut self, value: &impl Serialize) -> Outcome {

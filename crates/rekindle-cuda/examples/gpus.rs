@@ -6,21 +6,13 @@ fn main() -> Result<(), CudaError> {
     prepare();
     println!("driver knows CUDA {}", driver_version()?);
     match toolkit() {
-        Some(toolkit) => println!(
-            "headers in {} ({:?})",
-            toolkit.home.display(),
-            toolkit.source
-        ),
+        Some(toolkit) => println!("headers in {}", toolkit.home.display()),
         None => println!("no headers"),
     }
     let nvrtc = nvrtc()?;
     println!("NVRTC {} from {:?}", nvrtc.version, nvrtc.path);
     for gpu in gpus()? {
-        let memory = gpu.context()?.memory()?;
-        println!(
-            "{gpu:?}: {} of {} bytes are free",
-            memory.free, memory.total
-        );
+        println!("{gpu:?}: {} bytes are free", gpu.context()?.free()?);
         try_compiling(&gpu)?;
     }
     println!("a tensor-core kernel compiles and loads");

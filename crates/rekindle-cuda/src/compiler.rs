@@ -28,9 +28,7 @@ pub fn nvrtc() -> Result<Nvrtc, CudaError> {
     static OPENED: OnceLock<Option<Nvrtc>> = OnceLock::new();
     match OPENED.get_or_init(opened) {
         Some(nvrtc) => Ok(nvrtc.clone()),
-        None => Err(CudaError::NoNvrtc {
-            driver: driver_version()?,
-        }),
+        None => Err(CudaError::NoNvrtc(driver_version()?)),
     }
 }
 

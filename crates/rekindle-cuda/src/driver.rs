@@ -25,15 +25,6 @@ pub struct Gpu {
     pub total: u64,
 }
 
-/// Memory of a GPU, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GpuMemory {
-    /// Memory still available to this process.
-    pub free: u64,
-    /// Total memory that the driver makes available to programs.
-    pub total: u64,
-}
-
 /// The newest CUDA version that the driver supports.
 ///
 /// # Errors
@@ -103,10 +94,8 @@ impl Gpu {
         CudaContext::new(self.number)
             .map(Context)
             .map_err(|error| match error.0 {
-                sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
-                    CudaError::Taken { gpu: self.number }
-                }
-                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaError::NoMemory { gpu: self.number },
+                sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => CudaError::Taken(self.number),
+                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => CudaError::NoMemory(self.number),
                 _ => failed("cuDevicePrimaryCtxRetain", error),
             })
     }
@@ -116,20 +105,15 @@ impl Gpu {
 pub struct Context(Arc<CudaContext>);
 
 impl Context {
-    /// The driver's own figures.
+    /// Bytes of the GPU's memory that are still available to this process.
     ///
     /// # Errors
     ///
     /// If the driver call fails.
-    pub fn memory(&self) -> Result<GpuMemory, CudaError> {
-        let (free, total) = self
-            .0
-            .mem_get_info()
-            .map_err(|error| failed("cuMemGetInfo", error))?;
-        Ok(GpuMemory {
-            free: free as u64,
-            total: total as u64,
-        })
+    pub fn free(&self) -> Result<u64, CudaError> {
+        let info = self.0.mem_get_info();
+        let (free, _) = info.map_err(|error| failed("cuMemGetInfo", error))?;
+        Ok(free as u64)
     }
 }
 
@@ -159,7 +143,6 @@ pub(crate) fn failed(call: &'static str, error: DriverError) -> CudaError {
     let words = error.error_string().map(CStr::to_string_lossy);
     CudaError::Driver {
         call,
-        code: error.0 as u32,
         name: format!("{:?}", error.0),
         words: words.unwrap_or_default().into_owned(),
     }

@@ -27,51 +27,37 @@ pub enum CudaError {
          an update of the driver; in a container, use the host's driver library"
     )]
     DriverMismatch,
-    /// Another process uses the GPU in exclusive mode.
+    /// Another process uses the GPU of this number in exclusive mode.
     #[error(
-        "GPU {gpu} is in use by another process in exclusive mode (CUDA error 46): end that process, or have an \
-         administrator run `nvidia-smi -i {gpu} -c DEFAULT`"
+        "GPU {0} is in use by another process in exclusive mode (CUDA error 46): end that process, or have an \
+         administrator run `nvidia-smi -i {0} -c DEFAULT`"
     )]
-    Taken {
-        /// Its number.
-        gpu: usize,
-    },
-    /// There is not enough memory for a context.
-    #[error("GPU {gpu} is out of memory: not even a context fits beside what other processes hold")]
-    NoMemory {
-        /// Its number.
-        gpu: usize,
-    },
+    Taken(usize),
+    /// There is not enough memory for a context on the GPU of this number.
+    #[error("GPU {0} is out of memory: not even a context fits beside what other processes hold")]
+    NoMemory(usize),
     /// Another error of the driver.
     #[error("the NVIDIA driver refused `{call}`: {name} ({words})")]
     Driver {
         /// The driver call.
         call: &'static str,
-        /// CUDA's number of the error.
-        code: u32,
         /// CUDA's name of the error.
         name: String,
         /// The driver's description.
         words: String,
     },
-    /// There is no run-time compiler.
+    /// There is no run-time compiler for the driver's version of CUDA.
     #[error(
         "NVRTC, which compiles kernels, is missing (`libnvrtc.so`): {}",
-        install(&[Part::Nvrtc], *.driver)
+        install(&[Part::Nvrtc], *.0)
     )]
-    NoNvrtc {
-        /// The driver's version of CUDA.
-        driver: Version,
-    },
-    /// There are no headers at all.
+    NoNvrtc(Version),
+    /// There are no headers at all, of this version or another that works.
     #[error(
         "the CUDA headers, which kernels are compiled with, are missing: {}, or set CUDA_PATH to the folder of a toolkit",
-        install(&Part::HEADERS, *.version)
+        install(&Part::HEADERS, *.0)
     )]
-    NoToolkit {
-        /// A version that works.
-        version: Version,
-    },
+    NoToolkit(Version),
     /// Some headers are missing.
     #[error("headers are missing in {}: {}", .include.display(), install(.missing, *.version))]
     NoHeaders {
@@ -82,16 +68,13 @@ pub enum CudaError {
         /// A version that works.
         version: Version,
     },
-    /// Headers exist, but the environment does not name them.
+    /// Headers exist in this toolkit, but the environment does not name it.
     #[error(
         "the CUDA headers are in {}, which the CUDA backend does not know: set CUDA_PATH to {} before the program \
          starts, or call `rekindle_cuda::prepare()` first in `main`",
-        .home.join("include").display(), .home.display()
+        .0.join("include").display(), .0.display()
     )]
-    NotPrepared {
-        /// The toolkit's folder.
-        home: PathBuf,
-    },
+    NotPrepared(PathBuf),
     /// A small kernel does not compile.
     #[error(
         "NVRTC {nvrtc} does not compile a small kernel with the headers of {}: {log}",

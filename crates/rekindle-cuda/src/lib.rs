@@ -9,8 +9,8 @@
 //! rekindle_cuda::prepare();
 //! for gpu in rekindle_cuda::gpus()? {
 //!     rekindle_cuda::try_compiling(&gpu)?;
-//!     let memory = gpu.context()?.memory()?;
-//!     println!("{}: {} of {} bytes free", gpu.name, memory.free, memory.total);
+//!     let free = gpu.context()?.free()?;
+//!     println!("{}: {free} of {} bytes free", gpu.name, gpu.total);
 //! }
 //! # Ok::<(), rekindle_cuda::CudaError>(())
 //! ```
@@ -36,10 +36,10 @@ mod trial;
 use std::fmt;
 
 pub use compiler::{Nvrtc, nvrtc};
-pub use driver::{Context, Gpu, GpuMemory, driver_version, error_words, gpus};
+pub use driver::{Context, Gpu, driver_version, error_words, gpus};
 pub use error::CudaError;
 pub use headers::{Part, version as header_version};
-pub use toolkit::{Source, Toolkit, prepare, toolkit};
+pub use toolkit::{Toolkit, prepare, toolkit};
 pub use trial::{parts, try_compiling};
 
 /// A version of CUDA: of a driver, NVRTC or headers.

@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::OsString,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -17,21 +17,6 @@ pub struct Toolkit {
     pub home: PathBuf,
     /// The folder of its NVRTC, if it has one.
     pub libraries: Option<PathBuf>,
-    /// How it was found.
-    pub source: Source,
-}
-
-/// How a toolkit was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// An environment variable names it.
-    Variable(&'static str),
-    /// It is where toolkits are installed.
-    System,
-    /// It belongs to a conda environment.
-    Conda,
-    /// It came in pip's wheels.
-    Wheels,
 }
 
 /// Finds the toolkit and sets `CUDA_PATH`, which the CUDA backend reads. Call it first in `main`: the environment may
@@ -83,7 +68,7 @@ impl Toolkit {
         looked_in.is_some_and(|folder| folder == self.home)
     }
 
-    fn at(home: PathBuf, source: Source) -> Self {
+    fn at(home: PathBuf) -> Self {
         let folders = [
             "lib64",
             "lib",
@@ -94,18 +79,14 @@ impl Toolkit {
         let folders = folders.into_iter().chain([multiarch.as_str(), "../../lib"]);
         let mut folders = folders.map(|folder| home.join(folder));
         let libraries = folders.find(|folder| newest(folder, "libnvrtc.so").is_some());
-        Self {
-            home,
-            libraries,
-            source,
-        }
+        Self { home, libraries }
     }
 
-    /// Number of installed header parts.
-    fn parts(&self) -> usize {
+    /// The parts whose headers are missing.
+    pub(crate) fn missing(&self) -> Vec<Part> {
         let include = self.home.join("include");
-        let parts = Part::HEADERS.iter();
-        parts.filter(|part| part.is_in(&include)).count()
+        let parts = Part::HEADERS.into_iter();
+        parts.filter(|part| !part.is_in(&include)).collect()
     }
 }
 
@@ -121,17 +102,19 @@ impl Search<'_> {
     fn find(&self) -> Option<Toolkit> {
         for name in ["CUDA_PATH", "CUDA_HOME"] {
             if let Some(home) = (self.variable)(name) {
-                return Some(Toolkit::at(home.into(), Source::Variable(name)));
+                return Some(Toolkit::at(home.into()));
             }
         }
-        let mut best: Option<Toolkit> = None;
+        let mut best = None;
+        let mut least = Part::HEADERS.len();
         for toolkit in self.system().chain(self.conda()).chain(self.wheels()) {
-            let parts = toolkit.parts();
-            if parts == Part::HEADERS.len() {
-                return Some(toolkit);
-            }
-            if parts > best.as_ref().map_or(0, Toolkit::parts) {
+            let missing = toolkit.missing().len();
+            if missing < least {
+                least = missing;
                 best = Some(toolkit);
+            }
+            if missing == 0 {
+                break;
             }
         }
         best
@@ -140,18 +123,17 @@ impl Search<'_> {
     fn system(&self) -> impl Iterator<Item = Toolkit> {
         let usual = ["usr/local/cuda", "opt/cuda", "usr"];
         let mut homes: Vec<PathBuf> = usual.map(|home| self.root.join(home)).to_vec();
-        homes.extend(matching(&self.root.join("usr/local"), "cuda-"));
-        let homes = homes.into_iter();
-        homes.map(|home| Toolkit::at(home, Source::System))
+        homes.extend(versions(&self.root.join("usr/local"), "cuda-"));
+        homes.into_iter().map(Toolkit::at)
     }
 
     fn conda(&self) -> impl Iterator<Item = Toolkit> {
         let prefix = (self.variable)("CONDA_PREFIX").map(PathBuf::from);
         let homes = prefix.into_iter().flat_map(|prefix| {
-            let targets = matching(&prefix.join("targets"), "");
+            let targets = versions(&prefix.join("targets"), "");
             targets.into_iter().chain([prefix])
         });
-        homes.map(|home| Toolkit::at(home, Source::Conda))
+        homes.map(Toolkit::at)
     }
 
     fn wheels(&self) -> impl Iterator<Item = Toolkit> {
@@ -159,11 +141,9 @@ impl Search<'_> {
         packages.flat_map(|packages| {
             let nvidia = packages.join("nvidia");
             // CUDA 13's wheels share a folder; older wheels have separate ones.
-            let mut homes = matching(&nvidia, "cu1");
+            let mut homes = versions(&nvidia, "cu1");
             homes.extend(self.linked(&nvidia));
-            let toolkits = homes
-                .into_iter()
-                .map(|home| Toolkit::at(home, Source::Wheels));
+            let toolkits = homes.into_iter().map(Toolkit::at);
             let toolkits = toolkits.map(move |toolkit| Toolkit {
                 libraries: toolkit.libraries.or_else(|| {
                     let folder = nvidia.join("cuda_nvrtc/lib");
@@ -195,7 +175,7 @@ impl Search<'_> {
         prefixes.extend(["usr/local", "usr"].map(|prefix| self.root.join(prefix)));
         let mut packages = Vec::new();
         for prefix in prefixes {
-            for python in matching(&prefix.join("lib"), "python3") {
+            for python in versions(&prefix.join("lib"), "python3") {
                 for folder in ["site-packages", "dist-packages"] {
                     let folder = python.join(folder);
                     if folder.join("nvidia").is_dir() && !packages.contains(&folder) {
@@ -216,50 +196,36 @@ impl Search<'_> {
         }
         let name = nvidia.to_string_lossy().replace('/', "-");
         let home = self.cache.as_ref()?.join("rekindle/cuda").join(name);
-        link(&folders, &home.join("include")).ok()?;
+        let include = home.join("include");
+        fs::create_dir_all(&include).ok()?;
+        let entries = folders
+            .iter()
+            .filter_map(|folder| fs::read_dir(folder).ok());
+        for entry in entries.flatten().flatten() {
+            let link = include.join(entry.file_name());
+            if fs::read_link(&link).is_ok_and(|target| target == entry.path()) {
+                continue;
+            }
+            // What cannot be linked is reported as missing.
+            let _ = fs::remove_file(&link);
+            #[cfg(unix)]
+            let _ = std::os::unix::fs::symlink(entry.path(), &link);
+            #[cfg(not(unix))]
+            let _ = fs::copy(entry.path(), &link);
+        }
         Some(home)
     }
 }
 
-/// Links to all entries of folders, in one folder.
-fn link(folders: &[PathBuf], into: &Path) -> io::Result<()> {
-    fs::create_dir_all(into)?;
-    for entry in folders
-        .iter()
-        .filter_map(|folder| fs::read_dir(folder).ok())
-        .flatten()
-    {
-        let entry = entry?;
-        let link = into.join(entry.file_name());
-        if fs::read_link(&link).is_ok_and(|target| target == entry.path()) {
-            continue;
-        }
-        let _ = fs::remove_file(&link);
-        #[cfg(unix)]
-        let linked = std::os::unix::fs::symlink(entry.path(), &link);
-        #[cfg(not(unix))]
-        let linked = fs::copy(entry.path(), &link).map(drop);
-        match linked {
-            // Another process was quicker.
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Folders whose names begin with `start`, the highest version first.
-fn matching(folder: &Path, start: &str) -> Vec<PathBuf> {
+/// Entries of a folder whose names are `start` and a version, the highest version first.
+fn versions(folder: &Path, start: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let folders = entries
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir());
-    let mut named: Vec<(Vec<u32>, PathBuf)> = folders
-        .filter_map(|path| {
-            let name = path.file_name()?.to_str()?.to_owned();
-            let version = name.strip_prefix(start)?;
+    let mut named: Vec<(Vec<u32>, PathBuf)> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let version = name.to_str()?.strip_prefix(start)?;
             let numbers = version.split('.').filter_map(|part| part.parse().ok());
-            Some((numbers.collect(), path))
+            Some((numbers.collect(), entry.path()))
         })
         .collect();
     named.sort_by(|one, other| other.cmp(one));
@@ -268,21 +234,7 @@ fn matching(folder: &Path, start: &str) -> Vec<PathBuf> {
 
 /// The newest file `name` or `name.N` in a folder.
 pub(crate) fn newest(folder: &Path, name: &str) -> Option<PathBuf> {
-    let numbers = |path: &PathBuf| -> Vec<u32> {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let version = file.strip_prefix(name).unwrap_or_default();
-        version
-            .split('.')
-            .filter_map(|part| part.parse().ok())
-            .collect()
-    };
-    let files = fs::read_dir(folder).ok()?.flatten().map(|file| file.path());
-    let named = files.filter(|path| {
-        let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let rest = file.strip_prefix(name);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    });
-    named.max_by_key(numbers)
+    versions(folder, name).into_iter().next()
 }
 
 #[cfg(test)]
@@ -346,7 +298,6 @@ mod tests {
         machine.variables.push(("CUDA_HOME", machine.path("mine")));
         let found = machine.find().expect("a toolkit");
         assert_eq!(found.home, machine.path("mine"));
-        assert_eq!(found.source, Source::Variable("CUDA_HOME"));
     }
 
     #[test]
@@ -380,7 +331,6 @@ mod tests {
             .file("env/lib/libnvrtc.so.12");
         let found = machine.find().expect("a toolkit");
         assert_eq!(found.home, machine.path("env/targets/x86_64-linux"));
-        assert_eq!(found.source, Source::Conda);
         let libraries = found.libraries.expect("libraries");
         assert_eq!(
             libraries.canonicalize().ok(),
@@ -401,7 +351,7 @@ mod tests {
             .headers(&format!("{older}/cuda_cccl"), &["cuda/barrier"])
             .file(&format!("{older}/cuda_nvrtc/lib/libnvrtc.so.12"));
         let found = machine.find().expect("a toolkit");
-        assert_eq!(found.parts(), 3);
+        assert!(found.missing().is_empty());
         assert_eq!(
             found.libraries,
             Some(machine.path(&format!("{older}/cuda_nvrtc/lib")))
@@ -424,7 +374,10 @@ mod tests {
         machine.variables.push(("PATH", machine.path("python/bin")));
         machine.headers("python/lib/python3.11/site-packages/nvidia/cu13", &ALL);
         let found = machine.find().expect("a toolkit");
-        assert_eq!(found.source, Source::Wheels);
+        assert_eq!(
+            found.home,
+            machine.path("python/lib/python3.11/site-packages/nvidia/cu13")
+        );
     }
 
     #[test]

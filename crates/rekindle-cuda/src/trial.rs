@@ -8,7 +8,7 @@ use cudarc::{
 };
 
 use crate::{
-    CudaError, Gpu, Nvrtc, Part, Toolkit, Version, driver::failed, driver_version, headers, nvrtc,
+    CudaError, Gpu, Nvrtc, Toolkit, Version, driver::failed, driver_version, headers, nvrtc,
     toolkit,
 };
 
@@ -59,16 +59,11 @@ pub fn parts() -> Result<(Version, Nvrtc, &'static Toolkit), CudaError> {
     let driver = driver_version()?;
     let nvrtc = nvrtc()?;
     let Some(toolkit) = toolkit() else {
-        return Err(CudaError::NoToolkit {
-            version: nvrtc.version,
-        });
+        return Err(CudaError::NoToolkit(nvrtc.version));
     };
-    let include = toolkit.home.join("include");
-    let missing: Vec<Part> = Part::HEADERS
-        .into_iter()
-        .filter(|part| !part.is_in(&include))
-        .collect();
+    let missing = toolkit.missing();
     if !missing.is_empty() {
+        let include = toolkit.home.join("include");
         return Err(CudaError::NoHeaders {
             version: headers::version(&include).unwrap_or(nvrtc.version),
             include,
@@ -76,9 +71,7 @@ pub fn parts() -> Result<(Version, Nvrtc, &'static Toolkit), CudaError> {
         });
     }
     if !toolkit.is_known_to_the_backend() {
-        return Err(CudaError::NotPrepared {
-            home: toolkit.home.clone(),
-        });
+        return Err(CudaError::NotPrepared(toolkit.home.clone()));
     }
     Ok((driver, nvrtc, toolkit))
 }

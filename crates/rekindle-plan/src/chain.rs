@@ -12,4 +12,4 @@ mod file;
 mod validate;
 
 pub use costs::{Chain, LossCost, OptimizerCost, Stage};
-pub use validate::{ChainError, FORMAT, Place};
+pub use validate::{ChainError, FORMAT};

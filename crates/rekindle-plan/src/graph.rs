@@ -92,7 +92,7 @@ pub use error::GraphPlanError;
 pub use exchange::{ExchangeCost, Exchanged, Ring, Timetable};
 pub use link::{Link, Rate};
 pub use plan::{GraphPlan, plan_graph};
-pub use program::{Program, ProgramError};
+pub use program::Program;
 pub use simulator::{Moment, Parts, Simulated, simulate};
 pub use spans::{Change, Span, SpanPass, changes, held};
 pub use stages::{Crossing, Stages};

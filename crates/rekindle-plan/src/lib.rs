@@ -11,7 +11,7 @@
 //! | [`bytes`], [`seconds`] | the two units, [`Bytes`] and [`Seconds`] |
 //! | [`graph`] | [`Graph`] and [`Program`]; their simulator; [`plan_graph`] and [`plan_chain`], from a step and a request to a plan |
 //! | [`chain`] | [`Chain`]: the costs of each stage; its JSON file format |
-//! | [`action`], [`schedule`] | [`Action`]: one action of a step over stages; [`Schedule`]: a list of them, and its text form |
+//! | [`schedule`] | [`Action`]: one action of a step over stages; lists of them, and their text form |
 //! | `planner` | the planners for chains, one file each: from a chain to schedules |
 //! | `request` | [`Request`] and [`Planner`]: what to plan for |
 //!
@@ -41,7 +41,6 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-pub mod action;
 pub mod bytes;
 pub mod chain;
 pub mod graph;
@@ -50,14 +49,13 @@ mod request;
 pub mod schedule;
 pub mod seconds;
 
-pub use action::{Action, StageId};
 pub use bytes::Bytes;
 pub use chain::{Chain, ChainError, LossCost, OptimizerCost, Stage};
 pub use graph::{
-    Graph, GraphPlan, GraphPlanError, Operation, OperationId, Parts, Program, ProgramError,
-    Simulated, Tensor, TensorId, chain_frontier, plan_chain, plan_graph,
+    Graph, GraphPlan, GraphPlanError, Operation, OperationId, Parts, Program, Simulated, Tensor,
+    TensorId, chain_frontier, plan_chain, plan_graph,
 };
 pub use planner::{PlanError, held_at};
-pub use request::{Planner, PlannerParseError, Request};
-pub use schedule::Schedule;
+pub use request::{Planner, Request};
+pub use schedule::{Action, StageId};
 pub use seconds::Seconds;

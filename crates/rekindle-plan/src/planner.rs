@@ -8,8 +8,8 @@
 //! | `none`, `segments` | keep everything; segments of equal length | `uniform.rs` |
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
-//! `terms.rs` has the symbols that the recurrences share, `windows.rs` finds equal windows; `recipe.rs` and `persistent.rs`
-//! turn cuts and trees into actions; `smallest_peak.rs` is the lower bound.
+//! `terms.rs` has the symbols that the recurrences share, `windows.rs` finds equal windows; `persistent.rs` turns
+//! trees into actions; `smallest_peak.rs` is the lower bound.
 //!
 //! # Long chains
 //! `optimal` examines all windows of stages, of chains of up to 2,000; `auto` gives equal segments for longer ones. `segments`
@@ -18,29 +18,51 @@
 mod error;
 mod optimal;
 mod persistent;
-mod recipe;
 mod smallest_peak;
 mod terms;
-#[cfg(test)]
-mod test_chain;
 mod uniform;
 mod windows;
 
 pub use error::{PlanError, held_at};
 
-pub(crate) use recipe::Recipe;
+use std::borrow::Cow;
 
 use terms::Terms;
 
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::request::Planner;
+use crate::schedule::{Action, single_level};
 
 /// The longest chain of which all numbers of segments are tried: O(stages) schedules of O(stages) actions take some seconds.
 const MOST_STAGES: usize = 20_000;
 
 /// The longest chain of which all windows are examined; there are stages^2 / 2 of them.
 pub(crate) const MOST_STAGES_OF_WINDOWS: usize = 2_000;
+
+/// A schedule in short: a thousand cuts of a long chain are small, their actions are not.
+#[derive(Clone, Debug)]
+pub(crate) enum Recipe {
+    /// So many segments of equal length.
+    Segments(usize),
+    /// These actions, of a nested schedule.
+    Nested(Vec<Action>),
+}
+
+impl Recipe {
+    /// Everything is kept: the plain training step.
+    const WHOLE: Recipe = Recipe::Segments(1);
+
+    /// The schedule for a chain of so many stages. Cost: O(actions).
+    pub(crate) fn schedule(&self, stages: usize) -> Cow<'_, [Action]> {
+        match self {
+            Recipe::Segments(segments) => {
+                single_level(stages, &uniform::starts(stages, *segments)).into()
+            }
+            Recipe::Nested(actions) => actions.into(),
+        }
+    }
+}
 
 /// The schedules of a planner, at least one: for every budget the best of them that fits, and the one with the smallest
 /// peak. For a budget of the chain, everything but the optimizer counted: only those among which the best for this budget
@@ -56,11 +78,14 @@ pub(crate) fn schedules(
     let stages = chain.stages.len();
     match planner {
         Planner::None => Ok(vec![Recipe::WHOLE]),
-        Planner::Segments(Some(segments)) => Ok(vec![uniform::cut(stages, segments)?]),
+        Planner::Segments(Some(segments)) if segments == 0 || segments > stages.max(1) => {
+            Err(PlanError::segments(segments, stages))
+        }
+        Planner::Segments(Some(segments)) => Ok(vec![Recipe::Segments(segments)]),
         Planner::Segments(None) => {
             check_length(planner, stages, MOST_STAGES)?;
             let numbers = uniform::numbers(stages).into_iter();
-            numbers.map(|number| uniform::cut(stages, number)).collect()
+            Ok(numbers.map(Recipe::Segments).collect())
         }
         Planner::Optimal | Planner::Graph | Planner::Auto => {
             chain.validate()?;
@@ -73,12 +98,11 @@ pub(crate) fn schedules(
 
 /// Fails for a chain that is too long to search.
 fn check_length(planner: Planner, stages: usize, most: usize) -> Result<(), PlanError> {
-    if stages > most {
-        return Err(PlanError::TooManyStages {
-            planner,
-            stages,
-            most,
-        });
+    if stages <= most {
+        return Ok(());
     }
-    Ok(())
+    Err(PlanError::Request(format!(
+        "the {planner} planner takes at most {most} stages here, and the chain has {stages}: merge neighbouring stages, or \
+         give a number of segments"
+    )))
 }

@@ -38,12 +38,14 @@ impl Planner {
     /// The planner that is asked for by name, by a number of segments, or by both; [`Planner::Auto`] by neither.
     ///
     /// # Errors
-    /// [`PlanError::SegmentsUnused`] if the named planner takes no number of segments.
+    /// The named planner takes no number of segments.
     pub fn asked(named: Option<Planner>, segments: Option<usize>) -> Result<Planner, PlanError> {
         match (named, segments) {
             (named, None) => Ok(named.unwrap_or_default()),
             (None | Some(Planner::Segments(_)), segments) => Ok(Planner::Segments(segments)),
-            (Some(planner), Some(_)) => Err(PlanError::SegmentsUnused { planner }),
+            (Some(planner), Some(_)) => Err(PlanError::Request(format!(
+                "the {planner} planner takes no number of segments: leave one of them out"
+            ))),
         }
     }
 
@@ -64,21 +66,14 @@ impl fmt::Display for Planner {
     }
 }
 
-/// The error for an unknown planner name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown planner `{name}`: expected none, segments, optimal or auto")]
-pub struct PlannerParseError {
-    /// The name as it was given.
-    pub name: String,
-}
-
 impl FromStr for Planner {
-    type Err = PlannerParseError;
+    type Err = PlanError;
 
-    fn from_str(name: &str) -> Result<Planner, PlannerParseError> {
+    fn from_str(name: &str) -> Result<Planner, PlanError> {
         let found = Planner::ALL.into_iter().find(|one| one.name() == name);
-        found.ok_or_else(|| PlannerParseError {
-            name: name.to_owned(),
+        found.ok_or_else(|| {
+            let expected = "expected none, segments, optimal or auto";
+            PlanError::Request(format!("unknown planner `{name}`: {expected}"))
         })
     }
 }

@@ -4,7 +4,7 @@
 //! a_{i+1} its output, X_{i+1} the graph that a tracked forward of stage i records (a_{i+1} lives inside it) and y_i the
 //! gradient of a_i:
 //!
-//! | action, as [written](Schedule::written) | when | reads | leaves |
+//! | action, as [written](written()) | when | reads | leaves |
 //! |---|---|---|---|
 //! | `forward_tracked i` | the last forward before `backward i` | a_i or X_i | a_i and X_{i+1} |
 //! | `forward_keep i` | a_i is read again before it is made again | a_i or X_i | a_i and a_{i+1} |
@@ -12,137 +12,147 @@
 //! | `loss` | | a_L or X_L | y_L; a stand-alone a_L is dropped |
 //! | `backward i` | | y_{i+1}, X_{i+1}, a_i or X_i | y_i and the stage's parameter gradients; y_{i+1}, X_{i+1} and a stand-alone a_i are freed (never a_0) |
 //! | `optimize` | | all parameter gradients | none of them |
+//!
+//! Planners make it so that every action finds what it reads, that the loss and the backward of every stage run once,
+//! from the last stage to the first, and that the optimizer runs last.
 
-use crate::action::{Action, StageId};
+use std::collections::HashMap;
+use std::fmt;
 
-/// A schedule of one training step for a chain of some stages.
-///
-/// Planners make it so that every action finds what it reads, that the loss and the backward of every stage run once,
-/// from the last stage to the first, and that the optimizer runs last.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Schedule {
-    /// Their number, without the loss.
-    stages: usize,
-    actions: Vec<Action>,
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+/// The number of a stage, from 0. In a chain of L stages the loss counts as stage L.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct StageId(pub usize);
+
+impl fmt::Display for StageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
-/// What a forward keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keeps {
-    /// Its output.
-    Output,
-    /// Its output and its input.
-    Input,
-    /// The graph that its backward needs.
-    Graph,
+/// One action of a training step. [`Display`](fmt::Display) and serde write it as text: `forward 3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// The forward of a stage, for the first time or again.
+    Forward(StageId),
+    /// The loss, and the gradient of the last output.
+    Loss,
+    /// The backward pass of a stage.
+    Backward(StageId),
+    /// The optimizer's step, which frees all parameter gradients.
+    Optimize,
 }
 
-impl Schedule {
-    /// A schedule that keeps the rules above; nothing checks that.
-    #[doc(hidden)]
-    pub fn new(stages: usize, actions: Vec<Action>) -> Schedule {
-        Schedule { stages, actions }
-    }
-
-    /// The schedule with one level of recomputation whose second and later segments start at these stages. In the forward
-    /// pass each segment except the last keeps only its input. The last segment is recorded as a whole and run backward; then
-    /// each earlier segment, from last to first, is recomputed, recorded as a whole and run backward. Every stage outside the
-    /// last segment runs forward twice.
-    #[doc(hidden)]
-    pub fn single_level(stages: usize, starts: &[usize]) -> Schedule {
-        let mut edges = vec![0];
-        edges.extend_from_slice(starts);
-        edges.push(stages);
-        let mut actions = Vec::with_capacity(3 * stages + 2);
-        let last = edges[edges.len() - 2];
-        let forward = |i| Action::Forward(StageId(i));
-        actions.extend((0..last).map(forward));
-        for segment in edges.windows(2).rev() {
-            let stages_of = segment[0]..segment[1];
-            actions.extend(stages_of.clone().map(forward));
-            if segment[1] == stages {
-                actions.push(Action::Loss);
-            }
-            actions.extend(stages_of.rev().map(|i| Action::Backward(StageId(i))));
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Forward(stage) => write!(f, "forward {stage}"),
+            Action::Loss => f.write_str("loss"),
+            Action::Backward(stage) => write!(f, "backward {stage}"),
+            Action::Optimize => f.write_str("optimize"),
         }
-        actions.push(Action::Optimize);
-        Schedule::new(stages, actions)
     }
+}
 
-    /// The actions in order.
-    pub fn actions(&self) -> &[Action] {
-        &self.actions
+impl Serialize for Action {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
+}
 
-    /// What each action keeps, if it is a forward.
-    fn keeps(&self) -> Vec<Option<Keeps>> {
-        // From the end: where each stage next runs forward, if it does before its backward.
-        let mut next: Vec<Option<usize>> = vec![None; self.stages];
-        let mut keeps = vec![None; self.actions.len()];
-        for (place, action) in self.actions.iter().enumerate().rev() {
-            let &Action::Forward(StageId(i)) = action else {
-                continue;
-            };
-            let again = next[i].replace(place);
-            let made_again = i.checked_sub(1).and_then(|before| next[before]);
-            keeps[place] = Some(match (again, made_again) {
-                (None, _) => Keeps::Graph,
-                (Some(again), Some(made)) if made < again => Keeps::Output,
-                _ => Keeps::Input,
-            });
+impl<'de> Deserialize<'de> for Action {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Action, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let (name, number) = text.split_once(' ').unwrap_or((&text, ""));
+        let stage = || number.parse().map(StageId).map_err(D::Error::custom);
+        match (name, number) {
+            ("forward", _) => Ok(Action::Forward(stage()?)),
+            ("loss", "") => Ok(Action::Loss),
+            ("backward", _) => Ok(Action::Backward(stage()?)),
+            ("optimize", "") => Ok(Action::Optimize),
+            _ => Err(D::Error::custom(format!(
+                "{text:?} is not an action of a step"
+            ))),
         }
-        keeps
     }
+}
 
-    /// The actions as text, which tells apart what forwards keep: `forward`, `forward_keep` or `forward_tracked`.
-    pub fn written(&self) -> Vec<String> {
-        let written = self.actions.iter().zip(self.keeps());
-        let written = written.map(|(action, keeps)| match (action, keeps) {
-            (Action::Forward(stage), Some(Keeps::Input)) => format!("forward_keep {stage}"),
-            (Action::Forward(stage), Some(Keeps::Graph)) => format!("forward_tracked {stage}"),
-            _ => action.to_string(),
+/// The schedule with one level of recomputation whose second and later segments start at these stages. In the forward
+/// pass each segment except the last keeps only its input. The last segment is recorded as a whole and run backward; then
+/// each earlier segment, from last to first, is recomputed, recorded as a whole and run backward. Every stage outside the
+/// last segment runs forward twice.
+#[doc(hidden)]
+pub fn single_level(stages: usize, starts: &[usize]) -> Vec<Action> {
+    let edges = edges(stages, starts);
+    let mut actions = Vec::with_capacity(3 * stages + 2);
+    let last = edges[edges.len() - 2];
+    let forward = |i| Action::Forward(StageId(i));
+    actions.extend((0..last).map(forward));
+    for segment in edges.windows(2).rev() {
+        let stages_of = segment[0]..segment[1];
+        actions.extend(stages_of.clone().map(forward));
+        if segment[1] == stages {
+            actions.push(Action::Loss);
+        }
+        actions.extend(stages_of.rev().map(|i| Action::Backward(StageId(i))));
+    }
+    actions.push(Action::Optimize);
+    actions
+}
+
+/// Where segments start, and the number of stages.
+fn edges(stages: usize, starts: &[usize]) -> Vec<usize> {
+    let mut edges = vec![0];
+    edges.extend_from_slice(starts);
+    edges.push(stages);
+    edges
+}
+
+/// The segments of a schedule with [one level](single_level), each as its first and last stage, from the first segment to
+/// the last; `None` for another one. A schedule that keeps everything is one segment.
+pub(crate) fn segments(actions: &[Action]) -> Option<Vec<(StageId, StageId)>> {
+    let backward = |action: &&Action| matches!(action, Action::Backward(_));
+    let stages = actions.iter().filter(backward).count();
+    // Where a segment's backward ends, and the segment before it is recomputed.
+    let ends = actions.windows(2).filter_map(|pair| match pair {
+        [Action::Backward(StageId(start)), Action::Forward(_)] => Some(*start),
+        _ => None,
+    });
+    let mut starts: Vec<usize> = ends.collect();
+    starts.reverse();
+    if single_level(stages, &starts) != actions {
+        return None;
+    }
+    let edges = edges(stages, &starts);
+    let segments = edges.windows(2).map(|segment| {
+        let last = segment[1].checked_sub(1)?;
+        Some((StageId(segment[0]), StageId(last)))
+    });
+    segments.collect()
+}
+
+/// The actions as text, which tells apart what forwards keep: `forward`, `forward_keep` or `forward_tracked`.
+pub fn written(actions: &[Action]) -> Vec<String> {
+    // From the end: where each stage next runs forward, if it does before its backward.
+    let mut next: HashMap<usize, usize> = HashMap::new();
+    let mut written = Vec::with_capacity(actions.len());
+    for (place, action) in actions.iter().enumerate().rev() {
+        let Action::Forward(StageId(i)) = *action else {
+            written.push(action.to_string());
+            continue;
+        };
+        let again = next.insert(i, place);
+        let made_again = i.checked_sub(1).and_then(|before| next.get(&before));
+        written.push(match (again, made_again) {
+            (None, _) => format!("forward_tracked {i}"),
+            (Some(again), Some(&made)) if made < again => action.to_string(),
+            _ => format!("forward_keep {i}"),
         });
-        written.collect()
     }
-
-    /// The segments of a single-level schedule, each as its first and last stage, from the first segment to the last;
-    /// `None` for a nested one. A schedule that keeps everything is one segment.
-    ///
-    /// Single level means: untracked forwards of all segments but the last, then each segment, from the last to
-    /// the first, is recorded as a whole and run backward.
-    pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
-        let mut segments: Vec<(StageId, StageId)> = Vec::new();
-        let mut extending = false;
-        let mut forwarded = 0;
-        for (&action, keeps) in self.actions.iter().zip(self.keeps()) {
-            match (action, keeps) {
-                (Action::Forward(stage), Some(Keeps::Graph)) => match segments.last_mut() {
-                    Some((_, last)) if extending => {
-                        if stage.0 != last.0 + 1 {
-                            return None;
-                        }
-                        *last = stage;
-                    }
-                    _ => {
-                        segments.push((stage, stage));
-                        extending = true;
-                    }
-                },
-                (Action::Forward(stage), _) => {
-                    if !segments.is_empty() || stage.0 != forwarded {
-                        return None;
-                    }
-                    forwarded += 1;
-                }
-                _ => extending = false,
-            }
-        }
-        segments.reverse();
-        let tiles = segments
-            .windows(2)
-            .all(|pair| pair[1].0.0 == pair[0].1.0 + 1);
-        let (first, last) = (segments.first()?, segments.last()?);
-        let whole = first.0.0 == 0 && last.1.0 + 1 == self.stages && last.0.0 == forwarded;
-        (tiles && whole).then_some(segments)
-    }
+    written.reverse();
+    written
 }

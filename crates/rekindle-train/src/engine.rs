@@ -1,7 +1,5 @@
 //! A training's recorded step, which runs by its plan.
 
-mod largest;
-
 use super::{
     data::batch::{Batch, Inputs, Targets},
     loss::{Correct, TargetTensor},
@@ -10,8 +8,7 @@ use super::{
     train_error::TrainError,
 };
 use crate::model::{stage::Stage, value::Value};
-use burn::tensor::{Device, Tensor};
-pub(super) use largest::LargestNeeds;
+use burn::tensor::{DType, Device, Tensor};
 use rekindle::{
     dtype::Dtype,
     record::{Output, Step, Update},
@@ -50,8 +47,10 @@ pub fn to_device(
     device: &Device,
 ) -> Result<(Value, TargetTensor), TrainError> {
     let input = match batch.inputs {
-        Inputs::Floats { values, shape } => Value::from_floats_in(dtype, values, &shape, device)?,
-        Inputs::Tokens { values, shape } => Value::from_tokens(values, &shape, device)?,
+        Inputs::Floats(numbers) => {
+            Value::from_floats(numbers, &batch.shape, (device, DType::from(dtype.float())))?
+        }
+        Inputs::Tokens(ids) => Value::from_tokens(ids, &batch.shape, device)?,
     };
     let targets = match batch.targets {
         Targets::Classes(classes) => {
@@ -59,7 +58,8 @@ pub fn to_device(
         }
         Targets::Values { values, width } => {
             let shape = [values.len() / width.max(1), width];
-            TargetTensor::Values(Value::from_floats(values, &shape, device)?.into_float2()?)
+            let values = Value::from_floats(values, &shape, (device, DType::F32))?;
+            TargetTensor::Values(values.into_float2())
         }
     };
     Ok((input, targets))
@@ -68,40 +68,24 @@ pub fn to_device(
 /// What a part of a batch gives. Its loss is scaled, as its gradients are.
 pub(super) type PartOutput = Output<Correct>;
 
-/// Forward and loss of one of `parts` equal parts of a batch.
+/// Forward and scaled loss of one of `parts` equal parts of a batch. The losses of the parts sum to the mean loss of the whole
+/// batch.
 pub(super) fn loss_of_part(parts: usize) -> LossOfPart {
     Box::new(move |model, (input, targets, scale)| {
-        loss(model.forward(input), &targets, scale, parts)
+        let (mut loss, correct) = targets.compared(model.forward(input));
+        if parts != 1 {
+            loss = loss / parts as f64;
+        }
+        if let Some(scale) = scale {
+            loss = loss * scale;
+        }
+        (loss, correct)
     })
-}
-
-/// The scaled loss. The losses of the parts sum to the mean loss of the whole batch.
-pub(super) fn loss(
-    output: Value,
-    targets: &TargetTensor,
-    scale: Option<Tensor<1>>,
-    parts: usize,
-) -> (Tensor<1>, Correct) {
-    let (loss, correct) = targets.compared(output);
-    let loss = match parts {
-        1 => loss,
-        _ => loss / parts as f64,
-    };
-    let loss = match scale {
-        Some(scale) => loss * scale,
-        None => loss,
-    };
-    (loss, correct)
 }
 
 /// A measured training step: it can be planned any number of times, and runs by its last plan.
 pub struct Engine {
     pub(super) step: RecordedStep,
-    /// Of its last plan.
-    pub(super) largest: LargestNeeds,
-    pub(super) param_count: u64,
-    /// Names of the model's stages.
-    pub(super) stages: Vec<String>,
     /// The model, if nothing else holds it: its parameters are in use in every plan.
     pub(super) _held: Option<Sequential<Stage>>,
 }

@@ -4,13 +4,8 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{
-    chunks::check_loss_chunks,
-    engine::loss_of_part,
-    loss::TargetTensor,
-    loss_scale::LossScale,
-    session::{MeasuredStep, RunError},
-    settings::TrainSettings,
-    update::check_update,
+    chunks::check_loss_chunks, engine::loss_of_part, loss::TargetTensor, loss_scale::LossScale,
+    session::RunError, settings::TrainSettings, update::check_update,
 };
 use crate::{
     data::{TargetKind, ahead::held_bytes},
@@ -107,22 +102,6 @@ impl Estimated<'_> {
         };
         let loss = loss_of_part(settings.accumulate);
         Ok(record::estimate_with(assumed, make, loss)?)
-    }
-
-    /// The estimated step, for planning.
-    ///
-    /// # Errors
-    ///
-    /// See [`estimate`](Self::estimate).
-    pub fn step(&self) -> Result<MeasuredStep, RunError> {
-        Ok(self.step_of(&self.estimate()?))
-    }
-
-    /// The step of an estimate, for planning.
-    #[must_use]
-    pub fn step_of(&self, estimate: &Estimate) -> MeasuredStep {
-        let names = self.model.stage_names();
-        MeasuredStep::estimated(estimate, &names, self.settings)
     }
 }
 

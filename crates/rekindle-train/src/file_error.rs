@@ -11,18 +11,8 @@ use std::{
 pub struct FileError {
     path: PathBuf,
     reason: String,
-    blame: Blame,
-    /// Whether the cause is a full disk.
-    full_disk: bool,
-}
-
-/// The cause of an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blame {
-    /// The system: a file is missing, in use or cannot be accessed.
-    System,
-    /// The content: files were read, and their content or the request is invalid.
-    Content,
+    /// What the system refuses; `None` where the content or the request is wrong.
+    system: Option<io::ErrorKind>,
 }
 
 impl FileError {
@@ -31,32 +21,31 @@ impl FileError {
         Self {
             path: path.to_path_buf(),
             reason: reason.into(),
-            blame: Blame::Content,
-            full_disk: false,
+            system: None,
         }
     }
 
     /// It is missing or in use.
     pub(crate) fn system(path: &Path, reason: impl Into<String>) -> Self {
         Self {
-            blame: Blame::System,
+            system: Some(io::ErrorKind::Other),
             ..Self::content(path, reason)
         }
     }
 
     /// Turns the system's error about a path into this one; `what` completes "cannot be".
     pub(crate) fn refused(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
-        use io::ErrorKind::{QuotaExceeded, StorageFull};
         move |source| Self {
-            full_disk: matches!(source.kind(), StorageFull | QuotaExceeded),
-            ..Self::system(path, format!("cannot be {what}: {source}"))
+            system: Some(source.kind()),
+            ..Self::content(path, format!("cannot be {what}: {source}"))
         }
     }
 
-    /// Whether the cause is the system, or the content or the request.
+    /// Whether the system refuses a file: it is missing, in use or cannot be accessed. If not, files were read, and their
+    /// content or the request is invalid.
     #[must_use]
-    pub fn blame(&self) -> Blame {
-        self.blame
+    pub fn is_of_system(&self) -> bool {
+        self.system.is_some()
     }
 
     /// The reason without the path.
@@ -66,6 +55,7 @@ impl FileError {
     }
 
     pub(crate) fn is_full_disk(&self) -> bool {
-        self.full_disk
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self.system, Some(StorageFull | QuotaExceeded))
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn fingerprint(
     if settings.rate_depends_on_steps() {
         fields.insert("steps".into(), settings.steps.into());
     }
-    let mut about = object(json!(data.identity()));
+    let mut about = object(data.identity());
     about.extend([
         ("target".to_owned(), json!(data.target())),
         ("samples".to_owned(), json!(data.len())),
@@ -79,38 +79,29 @@ fn compare(path: &str, recorded: &Value, wanted: &Value) -> Option<String> {
     if recorded == wanted {
         return None;
     }
-    let differ = |recorded: String, wanted: String| {
-        Some(format!(
-            "`{path}` is {recorded} in the snapshot, but {wanted} now"
-        ))
-    };
-    match (recorded, wanted) {
+    let inner = match (recorded, wanted) {
         (Value::Object(one), Value::Object(other)) => {
             let dot = if path.is_empty() { "" } else { "." };
             let added = other.keys().filter(|key| !one.contains_key(*key));
-            one.keys().chain(added).find_map(|key| {
-                let side = |object: &Map<_, _>| -> Value {
-                    object.get(key).cloned().unwrap_or(Value::Null)
-                };
-                compare(&format!("{path}{dot}{key}"), &side(one), &side(other))
-            })
+            // A key that is missing is null.
+            return one.keys().chain(added).find_map(|key| {
+                compare(&format!("{path}{dot}{key}"), &recorded[key], &wanted[key])
+            });
         }
-        (Value::Array(one), Value::Array(other)) => one
-            .iter()
-            .zip(other)
-            .enumerate()
-            .find_map(|(index, (one, other))| compare(&format!("{path}[{index}]"), one, other))
-            .or_else(|| {
-                let entries = |count: usize| format!("a list of {count}");
-                differ(entries(one.len()), entries(other.len()))
-            }),
-        _ => differ(shown(recorded), shown(wanted)),
-    }
+        (Value::Array(one), Value::Array(other)) => {
+            let mut pairs = one.iter().zip(other).enumerate();
+            pairs.find_map(|(index, (one, other))| compare(&format!("{path}[{index}]"), one, other))
+        }
+        _ => None,
+    };
+    let (was, is) = (shown(recorded), shown(wanted));
+    inner.or_else(|| Some(format!("`{path}` is {was} in the snapshot, but {is} now")))
 }
 
 fn shown(value: &Value) -> String {
     match value {
         Value::Null => "not set".to_owned(),
+        Value::Array(entries) => format!("a list of {}", entries.len()),
         value => value.to_string(),
     }
 }

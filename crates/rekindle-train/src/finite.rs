@@ -15,95 +15,52 @@ use burn::{
 };
 
 use super::train_error::TrainError;
-use rekindle::sequential::Sequential;
+use rekindle::record::RecordError;
 
-/// The first parameter, with its stage, whose gradient is not finite.
-pub(super) fn first_gradient<L: Module>(
-    model: &Sequential<L>,
-    gradients: &GradientsParams,
-) -> Result<Option<(usize, String)>, TrainError> {
-    let of = |visited: &mut Visit<'_>| model.visit(visited);
-    if sum_is_finite(Some(gradients), of)? {
+/// The path of the first tensor of a module that is not finite: of these gradients, or else of its values.
+pub(super) fn first(
+    module: &impl Module,
+    gradients: Option<&GradientsParams>,
+) -> Result<Option<String>, TrainError> {
+    let mut visit = Visit {
+        gradients,
+        one_by_one: false,
+        path: Vec::new(),
+        sum: None,
+        found: Ok(None),
+    };
+    module.visit(&mut visit);
+    let Some(sum) = visit.sum.take() else {
+        return Ok(None);
+    };
+    if read(sum)?.is_finite() {
         return Ok(None);
     }
-    for (stage, layer) in model.layers().iter().enumerate() {
-        if let Some(path) = first(Some(gradients), |visited| layer.visit(visited))? {
-            return Ok(Some((stage, format!("{stage}.{path}"))));
-        }
-    }
-    Ok(None)
-}
-
-/// The path of the first tensor of a module that is not finite.
-pub(super) fn first_value(module: &impl Module) -> Result<Option<String>, TrainError> {
-    match sum_is_finite(None, |visited| module.visit(visited))? {
-        true => Ok(None),
-        false => first(None, |visited| module.visit(visited)),
-    }
+    visit.one_by_one = true;
+    module.visit(&mut visit);
+    visit.found
 }
 
 /// A tensor's number.
 pub(super) fn read<K: Basic>(tensor: Tensor<1, K>) -> Result<f64, TrainError> {
     let data = tensor.try_into_data();
-    let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
+    let data = data.map_err(|error| RecordError::Device(error.to_string()))?;
     Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
-}
-
-fn sum_is_finite(
-    gradients: Option<&GradientsParams>,
-    visit: impl FnOnce(&mut Visit<'_>),
-) -> Result<bool, TrainError> {
-    let mut all = Visit::new(gradients, Look::Sum(Box::default()));
-    visit(&mut all);
-    let Look::Sum(sum) = all.look else {
-        return Ok(true);
-    };
-    match *sum {
-        Some(sum) => Ok(read(sum)?.is_finite()),
-        None => Ok(true),
-    }
-}
-
-fn first(
-    gradients: Option<&GradientsParams>,
-    visit: impl FnOnce(&mut Visit<'_>),
-) -> Result<Option<String>, TrainError> {
-    let mut all = Visit::new(gradients, Look::First(Ok(None)));
-    visit(&mut all);
-    match all.look {
-        Look::First(found) => found,
-        Look::Sum(_) => Ok(None),
-    }
-}
-
-/// The operation on each tensor.
-enum Look {
-    Sum(Box<Option<Tensor<1>>>),
-    First(Result<Option<String>, TrainError>),
 }
 
 /// Visits the gradients of a module's parameters, or its values.
 struct Visit<'a> {
     gradients: Option<&'a GradientsParams>,
+    /// Whether tensors are read one by one until one is found, instead of being added up.
+    one_by_one: bool,
     path: Vec<String>,
-    look: Look,
-}
-
-impl<'a> Visit<'a> {
-    fn new(gradients: Option<&'a GradientsParams>, look: Look) -> Self {
-        Self {
-            gradients,
-            path: Vec::new(),
-            look,
-        }
-    }
+    sum: Option<Tensor<1>>,
+    found: Result<Option<String>, TrainError>,
 }
 
 impl ModuleVisitor for Visit<'_> {
     fn enter_module(&mut self, name: &str, _container_type: &str) {
-        if let Look::First(_) = self.look {
-            self.path.push(name.to_owned());
-        }
+        self.path.push(name.to_owned());
     }
 
     fn exit_module(&mut self, _name: &str, _container_type: &str) {
@@ -118,21 +75,16 @@ impl ModuleVisitor for Visit<'_> {
         let Some(tensor) = tensor else {
             return;
         };
-        match &mut self.look {
-            Look::Sum(sum) => {
-                // A sum of finite halves may be too large for them.
-                let one = tensor.cast(FloatDType::F32).sum();
-                **sum = Some(match sum.take() {
-                    Some(sum) => sum + one,
-                    None => one,
-                });
-            }
-            Look::First(found @ Ok(None)) => match has_only_finite(tensor) {
-                Ok(true) => {}
-                Ok(false) => *found = Ok(Some(self.path.join("."))),
-                Err(error) => *found = Err(error),
-            },
-            Look::First(_) => {}
+        if !self.one_by_one {
+            // A sum of finite halves may be too large for them.
+            let one = tensor.cast(FloatDType::F32).sum();
+            self.sum = Some(match self.sum.take() {
+                Some(sum) => sum + one,
+                None => one,
+            });
+        } else if let Ok(None) = self.found {
+            let finite = has_only_finite(tensor);
+            self.found = finite.map(|finite| (!finite).then(|| self.path.join(".")));
         }
     }
 }
@@ -142,6 +94,6 @@ fn has_only_finite<const D: usize>(tensor: Tensor<D>) -> Result<bool, TrainError
         return Ok(true);
     }
     let data = tensor.try_into_data();
-    let data = data.map_err(|error| TrainError::Device(error.to_string()))?;
+    let data = data.map_err(|error| RecordError::Device(error.to_string()))?;
     Ok(data.iter::<f64>().all(f64::is_finite))
 }

@@ -14,12 +14,12 @@
 //! | [`session`] | from settings to a run: a plan, its steps, what they came to |
 //! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
 //! | [`record`] | what a run leaves behind: the JSON document of a run |
-//! | `trainer`, `engine` | the training loop, and the recorded step that it runs |
+//! | `engine` | the recorded step that a run's loop runs |
 //! | [`run_dir`], [`replace`] | a run's folder; files that are written whole |
 //! | `snapshot`, `snapshots` | a snapshot's file, and those of a folder |
 //! | `tensors` | files of tensors: snapshots and weights |
 //! | `history`, `fingerprint`, `lock` | the other files of a run |
-//! | [`file_error`] | what is wrong with a file or a folder |
+//! | [`FileError`] | what is wrong with a file or a folder |
 //! | [`shortage`] | steps that ran out of memory, and what is done about it |
 //! | [`timeline`], [`tracker`] | when memory was held, and by what |
 //! | [`chunks`] | whether the loss can run in chunks |
@@ -37,7 +37,7 @@ pub mod data;
 pub mod device;
 mod engine;
 mod estimate;
-pub mod file_error;
+mod file_error;
 mod fingerprint;
 mod finite;
 pub mod fit;
@@ -66,7 +66,6 @@ mod tensors;
 pub mod timeline;
 pub mod tracker;
 mod train_error;
-mod trainer;
 pub mod update;
 pub mod verify;
 

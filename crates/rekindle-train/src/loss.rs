@@ -41,50 +41,32 @@ impl TensorTree for TargetTensor {
 pub(super) type Correct = Option<Tensor<1, Int>>;
 
 impl TargetTensor {
-    /// The mean loss of a model's output, shape `[1]`, and the number of correct predictions.
+    /// The mean loss of a model's output, shape `[1]`, and the number of correct predictions: cross entropy for classes,
+    /// squared error for values.
     pub(super) fn compared(&self, output: Value) -> (Tensor<1>, Correct) {
         match (output, self) {
             (Value::Deferred(projection), Self::Classes(classes)) => {
                 let (loss, correct) = projection.cross_entropy(classes.clone());
                 (loss, Some(correct))
             }
-            (output, _) => {
+            (output, Self::Classes(classes)) => {
                 let output = rows(output);
-                (self.loss(output.clone()), self.correct(output))
+                let loss = CrossEntropyLossConfig::new().init(&output.device());
+                let loss = loss.forward(output.clone(), classes.clone());
+                let predicted = output.argmax(1).reshape(classes.dims());
+                let correct = predicted.equal(classes.clone()).int().sum();
+                (loss, Some(correct))
             }
-        }
-    }
-
-    /// Cross entropy for classes, squared error for values.
-    fn loss(&self, output: Tensor<2>) -> Tensor<1> {
-        match self {
-            Self::Classes(classes) => CrossEntropyLossConfig::new()
-                .init(&output.device())
-                .forward(output, classes.clone()),
-            Self::Values(values) => MseLoss::new().forward(output, values.clone(), Reduction::Mean),
-        }
-    }
-
-    fn correct(&self, output: Tensor<2>) -> Correct {
-        match self {
-            Self::Classes(classes) => {
-                let [rows] = classes.dims();
-                let predicted = output.argmax(1).reshape([rows]);
-                Some(predicted.equal(classes.clone()).int().sum())
+            (output, Self::Values(values)) => {
+                let loss = MseLoss::new();
+                let loss = loss.forward(rows(output), values.clone(), Reduction::Mean);
+                (loss, None)
             }
-            Self::Values(_) => None,
         }
     }
 }
 
 /// The model's output as `[rows, values]`, in the type of the loss.
 fn rows(output: Value) -> Tensor<2> {
-    let rows = match output {
-        Value::Float3(tokens) => Ok(tokens.flatten(0, 1)),
-        other => other.into_float2(),
-    };
-    match rows {
-        Ok(rows) => rows.cast(Dtype::F32.float()),
-        Err(error) => unreachable!("the output's shape was checked before the first step: {error}"),
-    }
+    output.into_rows().cast(Dtype::F32.float())
 }

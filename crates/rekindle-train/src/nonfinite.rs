@@ -11,8 +11,8 @@ pub struct NonFinite {
     pub step: usize,
     /// The loss.
     pub loss: f64,
-    /// The first parameter in the model's order whose gradient is not finite, and its stage.
-    pub gradient: Option<(usize, String)>,
+    /// The path of the first parameter in the model's order whose gradient is not finite.
+    pub gradient: Option<String>,
     /// What was done.
     pub handled: OnNonFinite,
     /// The factor of the loss before its backward pass, if it is scaled.
@@ -36,7 +36,7 @@ impl fmt::Display for NonFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, loss, .. } = self;
         write!(f, "step {step}: the loss is {loss}")?;
-        if let Some((_, path)) = &self.gradient {
+        if let Some(path) = &self.gradient {
             write!(
                 f,
                 ", and the first gradient that is not finite is that of `{path}`"

@@ -18,25 +18,21 @@ use std::{
     fs::File,
     io::{Read, Write},
     ops::Range,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bincode::config;
 use rekindle::{
     record::RecordError,
-    reduce::{self, ReduceError, Reducer, agree, broadcast_parameters},
-    sequential::Sequential,
+    reduce::{self, ReduceError, Reducer},
 };
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
 use crate::{
-    FileError, TrainError, model::stage::Stage, record::RankRecord, session::RunError,
-    settings::TrainSettings, snapshot::Snapshot,
+    FileError, TrainError, record::RankRecord, session::RunError, settings::TrainSettings,
+    snapshot::Snapshot,
 };
 pub(crate) use tally::Tally;
 
@@ -51,12 +47,17 @@ struct Shared {
     reducer: Arc<dyn Reducer>,
     local: Local,
     asked_to_stop: fn() -> bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
     /// Whether any rank was asked to stop, as of the last exchange.
-    stopping: AtomicBool,
+    stopping: bool,
     /// Whether all ranks are about to end.
-    ending: AtomicBool,
-    own: Mutex<RankRecord>,
-    all: Mutex<Vec<RankRecord>>,
+    ending: bool,
+    own: RankRecord,
+    all: Vec<RankRecord>,
 }
 
 /// A rank's number among those of its machine.
@@ -78,6 +79,10 @@ struct Said {
 }
 
 impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>, ReduceError> {
         let wrong = |error: &dyn std::fmt::Display| ReduceError::Failed(error.to_string());
         let own = bincode::serde::encode_to_vec(own, config::standard());
@@ -109,10 +114,7 @@ impl Ranks {
             reducer,
             local,
             asked_to_stop,
-            stopping: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
-            own: Mutex::default(),
-            all: Mutex::default(),
+            state: Mutex::default(),
         })))
     }
 
@@ -163,43 +165,27 @@ impl Ranks {
         let Some(shared) = &self.0 else {
             return Ok(own);
         };
-        let all = self.all(own.is_ok())?;
-        shared.ending.store(!all, Relaxed);
+        let all = self.gathered(own.is_ok())?.into_iter().all(|one| one);
+        shared.state().ending = !all;
         Ok(own.and_then(|value| if all { Ok(value) } else { Err(other) }))
     }
 
-    /// Whether the value is true on all ranks.
-    pub(crate) fn all(&self, own: bool) -> Result<bool, ReduceError> {
-        let said = |shared: &Arc<Shared>| shared.gather(&own);
-        let all = self.0.as_ref().map_or(Ok(vec![own]), said)?;
-        Ok(all.into_iter().all(|one| one))
-    }
-
-    /// The value of the first rank that has one.
-    pub(crate) fn first<T: Serialize + DeserializeOwned>(
+    /// The values of all ranks, by rank.
+    pub(crate) fn gathered<T: Serialize + DeserializeOwned>(
         &self,
-        own: Option<T>,
-    ) -> Result<Option<T>, RunError> {
-        let Some(shared) = &self.0 else {
-            return Ok(own);
-        };
-        let all = shared.gather(&own).map_err(RecordError::from)?;
-        Ok(all.into_iter().flatten().next())
-    }
-
-    /// The value of rank 0.
-    pub(crate) fn said_by_first(&self, own: bool) -> Result<bool, RunError> {
+        own: T,
+    ) -> Result<Vec<T>, ReduceError> {
         match &self.0 {
-            None => Ok(own),
-            Some(shared) => Ok(shared.broadcast(vec![u8::from(own)])? == [1]),
+            None => Ok(vec![own]),
+            Some(shared) => shared.gather(&own),
         }
     }
 
     /// Whether all ranks are ending and know it of each other: they may still communicate.
     #[must_use]
     pub fn ends_with_others(&self) -> bool {
-        let ending = |shared: &Arc<Shared>| shared.ending.load(Relaxed);
-        self.0.as_ref().is_some_and(ending)
+        let shared = self.0.as_ref();
+        shared.is_some_and(|shared| shared.state().ending)
     }
 
     /// Returns each rank's own result if all ranks have succeeded, else an error.
@@ -218,7 +204,7 @@ impl Ranks {
     /// The run is done, on all ranks.
     pub(crate) fn finished(&self) {
         if let Some(shared) = &self.0 {
-            shared.ending.store(true, Relaxed);
+            shared.state().ending = true;
         }
     }
 
@@ -246,22 +232,12 @@ impl Ranks {
         }
     }
 
-    /// Fails, on all ranks alike, unless each of these is equal on all: what it is called, and this rank's own.
-    pub(crate) fn agree(&self, all: &[(&str, &str)]) -> Result<(), RunError> {
-        let Some(shared) = &self.0 else {
-            return Ok(());
-        };
-        let mut all = all.iter();
-        all.try_for_each(|(what, own)| agree(&*shared.reducer, what, own.as_bytes()))
-            .map_err(|error| RecordError::from(error).into())
-    }
-
     /// Rank 0's snapshot, on all ranks: sent to a temporary file, because the others may not have access to its folder.
     pub(crate) fn snapshot(&self, own: Option<Snapshot>) -> Result<Option<Snapshot>, RunError> {
         let Some(shared) = &self.0 else {
             return Ok(own);
         };
-        let there = self.said_by_first(own.is_some())?;
+        let there = shared.gather(&own.is_some()).map_err(RecordError::from)?[0];
         match own {
             Some(own) => {
                 let refused = || FileError::refused(own.path(), "read");
@@ -293,18 +269,6 @@ impl Ranks {
         }
     }
 
-    /// Rank 0's parameters and running statistics, on all ranks.
-    pub(crate) fn parameters(
-        &self,
-        model: Sequential<Stage>,
-    ) -> Result<Sequential<Stage>, RunError> {
-        match &self.0 {
-            None => Ok(model),
-            Some(shared) => broadcast_parameters(&*shared.reducer, model)
-                .map_err(|error| RecordError::from(error).into()),
-        }
-    }
-
     /// Sends this rank's result, with the highest peak so far, and returns the joint result of all ranks.
     ///
     /// # Errors
@@ -322,9 +286,9 @@ impl Ranks {
             return own;
         }
         let record = {
-            let mut record = shared.own.lock().unwrap_or_else(PoisonError::into_inner);
-            record.measured_peak_bytes = peak();
-            record.clone()
+            let mut state = shared.state();
+            state.own.measured_peak_bytes = peak();
+            state.own.clone()
         };
         let said = Said {
             tally: own.as_ref().ok().copied(),
@@ -337,12 +301,12 @@ impl Ranks {
             (Ok(_), Err(error)) => return Err(RecordError::from(error).into()),
         };
         if all.iter().any(|one| one.stop) {
-            shared.stopping.store(true, Relaxed);
+            shared.state().stopping = true;
         }
         own?;
         let tallies: Option<Vec<Tally>> = all.iter().map(|one| one.tally).collect();
         let records = all.into_iter().map(|one| one.record).collect();
-        *shared.all.lock().unwrap_or_else(PoisonError::into_inner) = records;
+        shared.state().all = records;
         let sum = tallies.and_then(|tallies| tallies.into_iter().reduce(Tally::and));
         sum.ok_or(TrainError::OtherRank)
     }
@@ -357,24 +321,21 @@ impl Ranks {
     /// Notes what this rank's record says from now on.
     pub(crate) fn note(&self, change: impl FnOnce(&mut RankRecord)) {
         if let Some(shared) = &self.0 {
-            change(&mut shared.own.lock().unwrap_or_else(PoisonError::into_inner));
+            change(&mut shared.state().own);
         }
     }
 
     /// The latest records of all ranks, by rank; empty if there is only one.
     pub(crate) fn records(&self) -> Vec<RankRecord> {
-        let all = |shared: &Arc<Shared>| {
-            let all = shared.all.lock().unwrap_or_else(PoisonError::into_inner);
-            all.clone()
-        };
-        self.0.as_ref().map_or_else(Vec::new, all)
+        let shared = self.0.as_ref();
+        shared.map_or_else(Vec::new, |shared| shared.state().all.clone())
     }
 
     /// Whether the run stops here; for a single rank, whether it was `asked` to.
     pub(crate) fn stops(&self, asked: bool) -> bool {
         match &self.0 {
             None => asked,
-            Some(shared) => shared.stopping.load(Relaxed),
+            Some(shared) => shared.state().stopping,
         }
     }
 }

@@ -18,7 +18,8 @@
 mod snapshot_every;
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -31,8 +32,8 @@ use super::{
     progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
     replace::{remove_remains, replace},
-    session::{Event, Notice, RunFile, Tell},
-    snapshot::{Snapshot, SnapshotWriter},
+    session::{Event, Notice, Tell},
+    snapshot::Snapshot,
     snapshots::{self, Snapshots},
     tensors,
 };
@@ -42,6 +43,10 @@ const RECORD: &str = "run.json";
 const HISTORY: &str = "history.csv";
 const EVALUATIONS: &str = "evaluations.csv";
 const WEIGHTS: &str = "weights.safetensors";
+
+/// What messages call the histories.
+const THE_HISTORY: &str = "the history";
+const THE_EVALUATIONS: &str = "the history of evaluations";
 
 /// The folder for a run's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +64,51 @@ impl RunDir {
         match self {
             Self::New(folder) | Self::Resume(folder) => folder,
         }
+    }
+
+    /// Locks the folder, and finds the newest whole snapshot of a run to resume: none if it was stopped before the first.
+    /// `skipped` is called for damaged ones.
+    pub(super) fn lock(
+        &self,
+        skipped: impl FnMut(&FileError),
+    ) -> Result<(Lock, Option<Snapshot>), FileError> {
+        let folder = self.folder();
+        let shown = folder.display();
+        match self {
+            Self::New(_) => {
+                fs::create_dir_all(folder).map_err(FileError::refused(folder, "created"))?;
+                let lock = Lock::take(folder)?;
+                let begun = fs::metadata(folder.join(HISTORY))
+                    .is_ok_and(|history| history.len() > StepRecord::COLUMNS.len() as u64);
+                if begun || folder.join(RECORD).exists() || snapshots::any(folder)? {
+                    return Err(FileError::content(
+                        folder,
+                        format!(
+                            "already holds a run: continue it with `--resume {shown}`, or name another folder"
+                        ),
+                    ));
+                }
+                Ok((lock, None))
+            }
+            Self::Resume(_) => {
+                fs::read_dir(folder).map_err(FileError::refused(folder, "read"))?;
+                if !folder.join(HISTORY).exists() && !snapshots::any(folder)? {
+                    return Err(FileError::system(
+                        folder,
+                        format!("holds no run to resume: `train CONFIG -o {shown}` starts one"),
+                    ));
+                }
+                let lock = Lock::take(folder)?;
+                Ok((lock, snapshots::newest(folder, skipped)?))
+            }
+        }
+    }
+
+    /// Whether the run in the folder has finished `steps` steps and everything after them.
+    pub(super) fn has_finished(&self, steps: usize) -> bool {
+        let folder = self.folder();
+        folder.join(WEIGHTS).exists()
+            && read_record(folder).is_ok_and(|record| record.steps == steps && !record.interrupted)
     }
 }
 
@@ -105,94 +155,35 @@ pub(super) struct RunFiles {
     steps: History<StepRecord>,
     evaluations: History<EvalRecord>,
     snapshots: Snapshots,
-    /// The files that could not be written last, with the reason.
-    unwritten: Vec<(RunFile, String)>,
+    /// The files that could not be written last: what messages call them, and why.
+    unwritten: Vec<(&'static str, FileError)>,
     /// Whether a snapshot was removed to make room.
     made_room: bool,
     _lock: Lock,
 }
 
-/// A locked run folder, before its content is checked against the run.
-pub(super) struct Locked {
-    folder: PathBuf,
-    lock: Lock,
-}
-
-impl Locked {
-    /// Creates and locks the folder of a new run.
-    pub(super) fn new_run(folder: &Path) -> Result<Self, FileError> {
-        fs::create_dir_all(folder).map_err(FileError::refused(folder, "created"))?;
-        let locked = Self::lock(folder)?;
-        let begun = fs::metadata(folder.join(HISTORY))
-            .is_ok_and(|history| history.len() > StepRecord::COLUMNS.len() as u64);
-        if begun || folder.join(RECORD).exists() || snapshots::any(folder)? {
-            let shown = folder.display();
-            return Err(FileError::content(
-                folder,
-                format!(
-                    "already holds a run: continue it with `--resume {shown}`, or name another folder"
-                ),
-            ));
-        }
-        Ok(locked)
-    }
-
-    /// Locks the folder of a run to resume, and finds its newest whole snapshot: none if it was stopped before the
-    /// first. `skipped` is called for damaged ones.
-    pub(super) fn resumed(
-        folder: &Path,
-        skipped: impl FnMut(&FileError),
-    ) -> Result<(Self, Option<Snapshot>), FileError> {
-        fs::read_dir(folder).map_err(FileError::refused(folder, "read"))?;
-        if !folder.join(HISTORY).exists() && !snapshots::any(folder)? {
-            let shown = folder.display();
-            return Err(FileError::system(
-                folder,
-                format!("holds no run to resume: `train CONFIG -o {shown}` starts one"),
-            ));
-        }
-        let locked = Self::lock(folder)?;
-        let snapshot = snapshots::newest(folder, skipped)?;
-        Ok((locked, snapshot))
-    }
-
-    fn lock(folder: &Path) -> Result<Self, FileError> {
-        Ok(Self {
-            lock: Lock::take(folder)?,
-            folder: folder.to_path_buf(),
-        })
-    }
-
-    /// Whether the run in the folder has finished `steps` steps and everything after them.
-    pub(super) fn has_finished(&self, steps: usize) -> bool {
-        self.folder.join(WEIGHTS).exists()
-            && read_record(&self.folder)
-                .is_ok_and(|record| record.steps == steps && !record.interrupted)
-    }
-
+impl RunFiles {
     /// Opens the files of a run that has done this many steps, so that write errors are found before the first step.
     /// `each` is called with the steps that were done.
     pub(super) fn open(
-        self,
+        folder: &Path,
+        lock: Lock,
         keep_snapshots: usize,
         done: usize,
         each: impl FnMut(&StepRecord),
-    ) -> Result<RunFiles, FileError> {
-        let Self { folder, lock } = self;
-        remove_remains(&folder).map_err(FileError::refused(&folder, "tidied up"))?;
-        Ok(RunFiles {
+    ) -> Result<Self, FileError> {
+        remove_remains(folder).map_err(FileError::refused(folder, "tidied up"))?;
+        Ok(Self {
             steps: History::open(&folder.join(HISTORY), done, each)?,
             evaluations: History::open(&folder.join(EVALUATIONS), done, |_| ())?,
-            snapshots: Snapshots::of_run(&folder, keep_snapshots, done)?,
+            snapshots: Snapshots::of_run(folder, keep_snapshots, done)?,
             unwritten: Vec::new(),
             made_room: false,
-            folder,
+            folder: folder.to_path_buf(),
             _lock: lock,
         })
     }
-}
 
-impl RunFiles {
     /// Returns the newest whole snapshot, if there is one, and truncates the histories to it.
     pub(super) fn go_back(&mut self, tell: &mut Tell<'_>) -> Result<Option<Snapshot>, FileError> {
         let snapshot = snapshots::newest(&self.folder, |error| {
@@ -212,19 +203,19 @@ impl RunFiles {
     /// Adds a step to the history.
     pub(super) fn stepped(&mut self, step: &StepRecord, tell: &mut Tell<'_>) {
         let written = self.steps.append(step);
-        self.wrote(RunFile::History, written, tell);
+        self.wrote(THE_HISTORY, written, tell);
     }
 
     /// Adds an evaluation to its history.
     pub(super) fn evaluated(&mut self, evaluation: &EvalRecord, tell: &mut Tell<'_>) {
         let written = self.evaluations.append(evaluation);
-        self.wrote(RunFile::Evaluations, written, tell);
+        self.wrote(THE_EVALUATIONS, written, tell);
     }
 
     /// Replaces the record.
     pub(super) fn write_record(&mut self, record: &RunRecord, tell: &mut Tell<'_>) {
         let path = self.folder.join(RECORD);
-        self.write(RunFile::Record, tell, |_| {
+        self.write("the record", tell, |_| {
             let written = replace(&path, |out| {
                 serde_json::to_writer_pretty(&mut *out, record)?;
                 out.write_all(b"\n")
@@ -233,35 +224,41 @@ impl RunFiles {
         });
     }
 
-    /// Takes a snapshot. The histories are on the disk before it.
+    /// Takes a snapshot, which `save` writes. The histories are on the disk before it.
     pub(super) fn take_snapshot(
         &mut self,
-        fingerprint: &str,
         progress: &Progress,
-        tensors: impl Fn(&mut SnapshotWriter<'_>) -> io::Result<()>,
+        save: impl Fn(&mut dyn Write) -> io::Result<()>,
         tell: &mut Tell<'_>,
     ) {
         let (steps, evaluations) = (self.steps.sync(), self.evaluations.sync());
-        self.write(RunFile::Snapshot, tell, |snapshots| {
-            snapshots.take(fingerprint, progress, &tensors)
+        self.write("the snapshot", tell, |snapshots| {
+            snapshots.take(progress, &save)
         });
-        self.wrote(RunFile::History, steps, tell);
-        self.wrote(RunFile::Evaluations, evaluations, tell);
+        self.wrote(THE_HISTORY, steps, tell);
+        self.wrote(THE_EVALUATIONS, evaluations, tell);
     }
 
     /// Replaces the weights.
     pub(super) fn write_weights(&mut self, model: &impl Module, tell: &mut Tell<'_>) {
         let path = self.folder.join(WEIGHTS);
-        self.write(RunFile::Weights, tell, |_| {
+        self.write("the weights", tell, |_| {
             replace(&path, |out| tensors::write(model, out))
                 .map_err(FileError::refused(&path, "written"))
         });
     }
 
+    /// Tells at the run's end which files are not written.
+    pub(super) fn ended(&self, tell: &mut Tell<'_>) {
+        if !self.unwritten.is_empty() {
+            tell(Event::Noticed(&Notice::Unwritten(&self.unwritten)));
+        }
+    }
+
     /// Writes a whole file. If the disk is full, removes older snapshots one after another to make room.
     fn write(
         &mut self,
-        file: RunFile,
+        file: &'static str,
         tell: &mut Tell<'_>,
         mut write: impl FnMut(&mut Snapshots) -> Result<(), FileError>,
     ) {
@@ -278,17 +275,17 @@ impl RunFiles {
     }
 
     /// Reports files that could not be written, once for each reason, and when they can be written again.
-    fn wrote(&mut self, file: RunFile, written: Result<(), FileError>, tell: &mut Tell<'_>) {
+    fn wrote(&mut self, file: &'static str, written: Result<(), FileError>, tell: &mut Tell<'_>) {
         let before = self.unwritten.iter().position(|(other, _)| *other == file);
-        let before = before.map(|place| self.unwritten.swap_remove(place));
+        let before = before.map(|place| self.unwritten.remove(place).1);
         match written {
             Ok(()) if before.is_some() => tell(Event::Noticed(&Notice::WrittenAgain(file))),
             Ok(()) => {}
             Err(error) => {
-                if before.is_none_or(|(_, before)| before != error.reason()) {
-                    tell(Event::Noticed(&Notice::NotWritten(file, &error)));
+                if before.is_none_or(|before| before.reason() != error.reason()) {
+                    tell(Event::Noticed(&Notice::NotWritten(&error)));
                 }
-                self.unwritten.push((file, error.reason().to_owned()));
+                self.unwritten.push((file, error));
             }
         }
     }

@@ -4,37 +4,34 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `job.rs`, `order.rs`, `plan_file.rs` | what is to be trained, and where its schedule comes from |
-//! | `prepare.rs`, `recorded.rs` | the model as it is built; its step, recorded and measured |
-//! | `recorded/plans.rs`, `planned.rs` | plans of that step |
+//! | `job.rs`, `plan_file.rs` | what is to be trained, and where its schedule comes from |
+//! | `built.rs` | the model as it is built; its step, recorded and measured |
+//! | `plans.rs`, `planned.rs`, `largest.rs` | plans of that step |
 //! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
 //! | `frontier.rs` | plans for many budgets |
-//! | `run.rs`, `run/` | a run: start, steps, snapshots, other plans when memory is short, its record |
-//! | `event.rs`, `notice.rs` | what happens in a run, as it is told; of it, what is said of its folder |
+//! | `run.rs`, `run/` | the training loop: start, steps, evaluations, snapshots, other plans when memory is short, record |
+//! | `event.rs` | what happens in a run, as it is told; of it, what is said of its folder |
 //! | `out_of_memory.rs`, `run_error.rs` | why a run ends early |
 
+pub(super) mod built;
 mod event;
 mod frontier;
 mod job;
+mod largest;
 mod measured_step;
-mod notice;
-mod order;
 mod out_of_memory;
 mod plan_file;
 mod planned;
-pub(super) mod prepare;
-mod recorded;
+mod plans;
 mod run;
 mod run_error;
 
-use self::prepare::Built;
+use self::built::Built;
 pub use self::{
-    event::{Event, MemoryNow, Tell},
+    event::{Event, MemoryNow, Notice, Tell},
     frontier::{FRONTIER_FORMAT, Frontier},
-    job::{Job, KEEP_SNAPSHOTS},
+    job::{Job, KEEP_SNAPSHOTS, ScheduleRequest},
     measured_step::MeasuredStep,
-    notice::{Notice, RunFile},
-    order::ScheduleRequest,
     out_of_memory::{OutOfMemory, holders},
     plan_file::{PLAN_FORMAT, PlanFile},
     planned::Planned,

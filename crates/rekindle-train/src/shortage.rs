@@ -94,11 +94,10 @@ impl Shortage {
                 let next = last.map_or(next, |last| next.min(share(last, NEXT)));
                 return (next > Bytes::ZERO).then_some(next);
             }
-            // A step that found more memory in use has already planned itself again, and nothing is moved to the host by
-            // a plan after one whose kernels could not be chosen.
-            Self::Grown { .. } | Self::Choosing { .. } | Self::InUpdate | Self::NoRoom { .. } => {
-                return None;
-            }
+            // The next plan moves nothing to the host.
+            Self::Choosing { budget, .. } => return Some(*budget),
+            // A step that found more memory in use has already planned itself again.
+            Self::Grown { .. } | Self::InUpdate | Self::NoRoom { .. } => return None,
         };
         (next > Bytes::ZERO && last.is_none_or(|last| next < last)).then_some(next)
     }
@@ -147,6 +146,8 @@ mod tests {
     use super::*;
     #[cfg(feature = "cubecl")]
     use crate::TrainError;
+    #[cfg(feature = "cubecl")]
+    use rekindle::record::RecordError;
 
     #[test]
     fn every_next_budget_is_smaller_until_none_can_help() {
@@ -208,8 +209,8 @@ mod tests {
             },
         ];
         for error in errors {
-            let error = TrainError::Device(format!("a kernel did not run: {error}"));
-            let TrainError::Short(short) = error.or_shortage() else {
+            let error = RecordError::Device(format!("a kernel did not run: {error}"));
+            let TrainError::Short(short) = TrainError::from(error).or_shortage() else {
                 panic!("no shortage");
             };
             assert_eq!(short.to_string(), "the device could not allocate 120.6 KiB");
@@ -217,7 +218,7 @@ mod tests {
         let binding =
             "Buffer binding 0 range 134221824 exceeds `max_*_buffer_binding_size` limit 134217728";
         assert!(speaks_of_memory(binding));
-        let other = TrainError::Device("an illegal memory access".into());
-        assert!(matches!(other.or_shortage(), TrainError::Device(_)));
+        let other = TrainError::from(RecordError::Device("an illegal memory access".into()));
+        assert_eq!(other.clone().or_shortage(), other);
     }
 }

@@ -29,6 +29,7 @@ use burn::{
     optim::{DynOptimizer, DynState, StateSource},
     tensor::{DType, Device},
 };
+use flate2::CrcWriter;
 use rekindle::quiet::catch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -40,12 +41,12 @@ use super::{
     fingerprint::first_difference,
     optimizer::AnyOptimizer,
     progress::Progress,
-    replace::replace,
     tensors::{self, Header, Listed, Tensors},
 };
 
 const FORMAT: &str = "rekindle-snapshot/4";
 /// How the header starts: `format` is the first of the metadata's keys.
+#[cfg(any(test, fuzzing))]
 const START: &str = r#"{"__metadata__":{"format":"rekindle-snapshot/4","#;
 const CHECKSUM: &str = "checksum";
 /// Names inside a parameter's state start with nothing.
@@ -71,88 +72,56 @@ pub(crate) struct Form {
     pub(crate) scalars: Value,
 }
 
-/// A snapshot that is being written.
-pub(crate) struct SnapshotWriter<'a> {
-    out: &'a mut dyn Write,
-    checksum: crc32fast::Hasher,
-    fingerprint: &'a str,
-    progress: &'a Progress,
-}
-
-impl SnapshotWriter<'_> {
-    /// Writes a model whose statistics are up to date, and its optimizer.
-    pub(crate) fn put(&mut self, model: &impl Module, optimizer: &AnyOptimizer) -> io::Result<()> {
-        let listed = tensors::list(model);
-        let mut forms = optimizer.forms()?;
-        // A tensor at two paths has one state, at the first.
-        let with_form = |one: &Listed| Some((one.path.clone(), forms.remove(&one.id)?));
-        let about = About {
-            fingerprint: self.fingerprint.to_owned(),
-            progress: self.progress.clone(),
-            loss_scale: optimizer.scaler.saved(),
-            states: listed.iter().filter_map(with_form).collect(),
-        };
-        let metadata = [
-            ("format", FORMAT.to_owned()),
-            ("run", serde_json::to_string(&about)?),
-        ];
-        let mut header = Header::new(Some(&BTreeMap::from(metadata)))?;
-        for one in &listed {
-            header.add(&one.path, one.dtype, &one.shape)?;
-        }
-        let states = listed
-            .iter()
-            .filter_map(|one| Some((one, about.states.get(&one.path)?)));
-        for (one, form) in states.clone() {
-            for name in &form.tensors {
-                header.add(&state_name(&one.path, name), DType::F32, &one.shape)?;
-            }
-        }
-        header.add(CHECKSUM, DType::U32, &[1])?;
-        header.write(self)?;
-        tensors::write_values(model, self)?;
-        for (one, form) in states {
-            let bytes = form.tensors.len() * one.shape.num_elements() * DType::F32.size();
-            optimizer.write_state(one.id, bytes, self)?;
-        }
-        let checksum = self.checksum.clone().finalize();
-        self.out.write_all(&checksum.to_le_bytes())
+/// Writes a model whose statistics are up to date, and its optimizer.
+pub(crate) fn put(
+    out: &mut dyn Write,
+    fingerprint: &str,
+    progress: &Progress,
+    model: &impl Module,
+    optimizer: &AnyOptimizer,
+) -> io::Result<()> {
+    let mut out = CrcWriter::new(out);
+    let listed = tensors::list(model);
+    let mut forms = optimizer.forms()?;
+    // A tensor at two paths has one state, at the first.
+    let with_form = |one: &Listed| Some((one.path.clone(), forms.remove(&one.id)?));
+    let about = About {
+        fingerprint: fingerprint.to_owned(),
+        progress: progress.clone(),
+        loss_scale: optimizer.scaler.saved(),
+        states: listed.iter().filter_map(with_form).collect(),
+    };
+    let metadata = [
+        ("format", FORMAT.to_owned()),
+        ("run", serde_json::to_string(&about)?),
+    ];
+    let mut header = Header::default();
+    header.entry("__metadata__", &BTreeMap::from(metadata))?;
+    for one in &listed {
+        header.add(&one.path, one.dtype, &one.shape)?;
     }
-}
-
-impl Write for SnapshotWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.checksum.update(&bytes[..written]);
-        Ok(written)
+    let states = listed
+        .iter()
+        .filter_map(|one| Some((one, about.states.get(&one.path)?)));
+    for (one, form) in states.clone() {
+        for name in &form.tensors {
+            header.add(&state_name(&one.path, name), DType::F32, &one.shape)?;
+        }
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+    header.add(CHECKSUM, DType::U32, &[1])?;
+    header.write(&mut out)?;
+    tensors::write_values(model, &mut out)?;
+    for (one, form) in states {
+        let bytes = form.tensors.len() * one.shape.num_elements() * DType::F32.size();
+        optimizer.write_state(one.id, bytes, &mut out)?;
     }
+    let checksum = out.crc().sum();
+    out.write_all(&checksum.to_le_bytes())
 }
 
 /// What a tensor of the state of the parameter at `path` is called.
 fn state_name(path: &str, name: &str) -> String {
     format!("optimizer.{path}.{name}")
-}
-
-/// Replaces the snapshot at `path`; `save` [puts](SnapshotWriter::put) the model and the optimizer.
-pub(super) fn write(
-    path: &Path,
-    fingerprint: &str,
-    progress: &Progress,
-    save: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
-) -> Result<(), FileError> {
-    let written = replace(path, |out| {
-        save(&mut SnapshotWriter {
-            out,
-            checksum: crc32fast::Hasher::new(),
-            fingerprint,
-            progress,
-        })
-    });
-    written.map_err(FileError::refused(path, "written"))
 }
 
 /// A checked snapshot that is being read: the model first, then the optimizer.
@@ -170,10 +139,12 @@ impl Snapshot {
     ///
     /// A file that is missing or not readable, of another format, cut short or damaged.
     pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
-        let file = || File::open(path).map_err(FileError::refused(path, "read"));
-        check_start(path, file()?)?;
         let mut tensors = Tensors::open(path)?;
-        check_sum(path, file()?)?;
+        if tensors.metadata.get("format").map(String::as_str) != Some(FORMAT) {
+            let reason = format!("is not a snapshot that this version reads, which is `{FORMAT}`");
+            return Err(tensors.wrong(reason));
+        }
+        check_sum(path)?;
         let about = tensors.metadata.remove("run").unwrap_or_default();
         let about = serde_json::from_str(&about).map_err(|error| malformed(&tensors, error))?;
         Ok(Self {
@@ -277,27 +248,11 @@ fn malformed(tensors: &Tensors, what: impl std::fmt::Display) -> FileError {
     tensors.wrong(format!("cannot be understood: {what}"))
 }
 
-/// Fails if a file is not a snapshot; one that is cut short may be.
-fn check_start(path: &Path, file: File) -> Result<(), FileError> {
-    let mut start = Vec::new();
-    let read = file.take(8 + START.len() as u64).read_to_end(&mut start);
-    read.map_err(FileError::refused(path, "read"))?;
-    match START
-        .as_bytes()
-        .starts_with(start.get(8..).unwrap_or_default())
-    {
-        true => Ok(()),
-        false => Err(FileError::content(
-            path,
-            format!("is not a snapshot that this version reads, which is `{FORMAT}`"),
-        )),
-    }
-}
-
 /// Fails if the checksum at a file's end is not that of everything before.
-fn check_sum(path: &Path, mut file: File) -> Result<(), FileError> {
+fn check_sum(path: &Path) -> Result<(), FileError> {
     let mut stored = [0; 4];
     let read = (|| {
+        let mut file = File::open(path)?;
         let length = file.metadata()?.len().saturating_sub(stored.len() as u64);
         let (_, computed) = checksum((&mut file).take(length))?;
         file.read_exact(&mut stored)?;

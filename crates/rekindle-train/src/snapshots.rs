@@ -5,15 +5,12 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
-use super::{
-    file_error::FileError,
-    progress::Progress,
-    snapshot::{self, Snapshot, SnapshotWriter},
-};
+use super::{file_error::FileError, progress::Progress, replace::replace, snapshot::Snapshot};
 
 const PREFIX: &str = "snapshot-";
 
@@ -46,17 +43,15 @@ impl Snapshots {
         self.own.retain(|taken| *taken <= step);
     }
 
-    /// Takes a snapshot; `tensors` writes the model and the optimizer, in this order. Then removes all but the newest
-    /// ones and the best.
+    /// Takes a snapshot, which `save` writes. Then removes all but the newest ones and the best.
     pub(super) fn take(
         &mut self,
-        fingerprint: &str,
         progress: &Progress,
-        tensors: impl FnOnce(&mut SnapshotWriter<'_>) -> io::Result<()>,
+        save: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), FileError> {
         self.best = progress.best.as_ref().map(|best| best.step);
         let path = path(&self.folder, progress.steps);
-        snapshot::write(&path, fingerprint, progress, tensors)?;
+        replace(&path, save).map_err(FileError::refused(&path, "written"))?;
         self.own.insert(progress.steps);
         let best = self.best;
         let newest: Vec<usize> = self.own.iter().rev().take(self.keep).copied().collect();
@@ -153,7 +148,9 @@ mod tests {
     use burn::{nn::LinearConfig, tensor::Device};
 
     use super::*;
-    use crate::{optimizer::AnyOptimizer, record::EvalRecord, settings::TrainSettings};
+    use crate::{
+        optimizer::AnyOptimizer, record::EvalRecord, settings::TrainSettings, snapshot::put,
+    };
 
     #[test]
     fn the_newest_whole_snapshot_is_never_removed_and_the_best_last() {
@@ -173,8 +170,9 @@ mod tests {
                 best: Some(best.clone()),
                 ..Progress::default()
             };
-            let save = |to: &mut SnapshotWriter<'_>| to.put(&model, &optimizer);
-            snapshots.take("", &progress, save).unwrap();
+            let taken =
+                snapshots.take(&progress, |out| put(out, "", &progress, &model, &optimizer));
+            taken.unwrap();
         };
         (1..=5).for_each(&mut take);
         // Cut short: 4 is the newest that is whole.

@@ -38,12 +38,9 @@ impl StepTimes {
 
     /// The minimum and maximum of the times that count.
     pub(super) fn range(&self) -> Option<[Seconds; 2]> {
-        let times = || self.counted.iter().copied();
-        times().next()?;
-        let (least, most) = (
-            times().fold(f64::INFINITY, f64::min),
-            times().fold(0.0, f64::max),
-        );
+        let times = self.counted.iter().copied();
+        let least = times.clone().min_by(f64::total_cmp)?;
+        let most = times.max_by(f64::total_cmp)?;
         Some([Seconds(least), Seconds(most)])
     }
 
@@ -51,12 +48,8 @@ impl StepTimes {
     pub(super) fn median(&self) -> Seconds {
         let mut times: Vec<f64> = self.counted.iter().copied().collect();
         times.sort_unstable_by(f64::total_cmp);
-        Seconds(
-            times
-                .get(times.len() / 2)
-                .copied()
-                .unwrap_or(self.set_aside),
-        )
+        let median = times.get(times.len() / 2).copied();
+        Seconds(median.unwrap_or(self.set_aside))
     }
 }
 

@@ -64,6 +64,7 @@ impl Place {
 }
 
 /// A header that is being written.
+#[derive(Default)]
 pub(crate) struct Header {
     json: Vec<u8>,
     /// Bytes of the tensors so far.
@@ -71,17 +72,6 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn new(metadata: Option<&BTreeMap<&str, String>>) -> io::Result<Self> {
-        let mut header = Self {
-            json: Vec::new(),
-            bytes: 0,
-        };
-        if let Some(metadata) = metadata {
-            header.entry("__metadata__", metadata)?;
-        }
-        Ok(header)
-    }
-
     pub(crate) fn add(&mut self, name: &str, dtype: DType, shape: &[usize]) -> io::Result<()> {
         let known = TYPES.iter().find(|(_, known)| *known == dtype);
         let Some((kind, _)) = known else {
@@ -98,7 +88,7 @@ impl Header {
         self.entry(name, &place)
     }
 
-    fn entry(&mut self, name: &str, value: &impl Serialize) -> io::Result<()> {
+    pub(crate) fn entry(&mut self, name: &str, value: &impl Serialize) -> io::Result<()> {
         self.json
             .push(if self.json.is_empty() { b'{' } else { b',' });
         serde_json::to_writer(&mut self.json, name)?;
@@ -181,7 +171,7 @@ pub(crate) fn write_values(module: &impl Module, out: &mut impl Write) -> io::Re
 
 /// Writes a model as a file of its own.
 pub(crate) fn write(model: &impl Module, mut out: impl Write) -> io::Result<()> {
-    let mut header = Header::new(None)?;
+    let mut header = Header::default();
     for one in list(model) {
         header.add(&one.path, one.dtype, &one.shape)?;
     }

@@ -44,7 +44,7 @@ pub struct TimedExchange {
 
 impl TimedExchange {
     /// Those of a step, in order.
-    pub(super) fn all(readings: &[NetworkReading]) -> Vec<Self> {
+    fn all(readings: &[NetworkReading]) -> Vec<Self> {
         let seconds = |time: Duration| Seconds(time.as_secs_f64());
         let mut before = Duration::ZERO;
         let all = readings.iter().map(|one| {
@@ -135,6 +135,7 @@ impl Timeline {
         plan: &StagedPlan,
         optimizer: &OptimizerCost,
         trace: &[SpanReading],
+        exchanges: &[NetworkReading],
     ) -> Self {
         let live = |parts: Parts| Parts {
             fixed: parts.fixed - plan.beside_buffers,
@@ -173,7 +174,7 @@ impl Timeline {
             step,
             beside_buffers_bytes: plan.beside_buffers,
             actions: actions.collect(),
-            exchanges: Vec::new(),
+            exchanges: TimedExchange::all(exchanges),
         }
     }
 
@@ -262,7 +263,7 @@ mod tests {
             temp_bytes: Bytes(7),
             ..OptimizerCost::default()
         };
-        Timeline::new(4, &plan(), &optimizer, &readings.collect::<Vec<_>>())
+        Timeline::new(4, &plan(), &optimizer, &readings.collect::<Vec<_>>(), &[])
     }
 
     #[test]

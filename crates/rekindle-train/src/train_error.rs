@@ -48,9 +48,6 @@ pub enum TrainError {
     /// Another rank failed and reports the error: the step has no effect.
     #[error("another rank failed; this step was abandoned")]
     OtherRank,
-    /// The device failed.
-    #[error("the device failed while the step ran: {0}")]
-    Device(String),
 }
 
 impl TrainError {
@@ -62,22 +59,30 @@ impl TrainError {
                 || refused_kernel(message).is_some()
         };
         catch(call).map_err(|message| match of_device(&message) {
-            true => Self::Device(message),
+            true => RecordError::Device(message).into(),
             false => panic!("{message}"),
         })
     }
 
     /// Whether ranks can no longer communicate.
     pub(super) fn is_of_network(&self) -> bool {
-        matches!(self, Self::Recorded(error) if of_network(error))
+        // All ranks have found that they differ.
+        let differ = |error: &ReduceError| matches!(error, ReduceError::Differ { .. });
+        matches!(self.of_step(), Some(RecordError::Reduce(error)) if !differ(error))
     }
 
     /// Whether another rank reports the error.
     pub(super) fn is_of_another_rank(&self) -> bool {
+        matches!(self, Self::OtherRank)
+            || matches!(self.of_step(), Some(RecordError::OtherRank { .. }))
+    }
+
+    /// The error of the recorded step, also where some parameters were updated before it.
+    fn of_step(&self) -> Option<&RecordError> {
         match self {
-            Self::OtherRank => true,
-            Self::Recorded(error) => of_another_rank(error),
-            _ => false,
+            Self::Recorded(RecordError::PartlyUpdated { source, .. }) => Some(&**source),
+            Self::Recorded(error) => Some(error),
+            _ => None,
         }
     }
 
@@ -106,34 +111,12 @@ impl TrainError {
             Self::Recorded(RecordError::Infeasible {
                 budget, smallest, ..
             }) => Shortage::NoRoom { budget, smallest },
-            Self::Recorded(RecordError::Device(message)) | Self::Device(message)
-                if speaks_of_memory(&message) =>
-            {
+            Self::Recorded(RecordError::Device(message)) if speaks_of_memory(&message) => {
                 let asked = asked(&message);
                 Shortage::Device { asked, message }
             }
             other => return other,
         };
         Self::Short(shortage)
-    }
-}
-
-/// Whether ranks can no longer communicate.
-fn of_network(error: &RecordError) -> bool {
-    match error {
-        // All ranks have found that.
-        RecordError::Reduce(ReduceError::Differ { .. }) => false,
-        RecordError::Reduce(_) => true,
-        RecordError::PartlyUpdated { source, .. } => of_network(source),
-        _ => false,
-    }
-}
-
-/// Whether another rank reports the error.
-fn of_another_rank(error: &RecordError) -> bool {
-    match error {
-        RecordError::OtherRank { .. } => true,
-        RecordError::PartlyUpdated { source, .. } => of_another_rank(source),
-        _ => false,
     }
 }

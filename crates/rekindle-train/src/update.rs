@@ -2,10 +2,9 @@
 
 mod choice;
 
-use thiserror::Error;
-
 use super::{
     loss_scale::LossScale,
+    session::RunError,
     settings::{OnNonFinite, TrainSettings},
 };
 pub use choice::UpdateChoice;
@@ -28,56 +27,36 @@ pub fn updates(settings: &TrainSettings, within_a_budget: bool) -> Updates {
     }
 }
 
-/// The error when parameters cannot be updated in the backward pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum UpdateRefused {
-    /// Gradients of a batch's parts are added up first.
-    #[error("`accumulate = {parts}` adds up gradients of {parts} parts: it needs `--update after`")]
-    Accumulate {
-        /// The parts.
-        parts: usize,
-    },
-    /// All gradients are clipped together.
-    #[error("`clip_norm` needs all gradients at once: it needs `--update after`")]
-    ClipNorm,
-    /// A step that is not finite is left out.
-    #[error("`on_nonfinite = \"skip\"` undoes a whole step: it needs `--update after`")]
-    Skip,
-    /// A step whose gradients overflow is left out.
-    #[error(
-        "a dynamic `loss_scale`, the default of `f16`, undoes whole steps: it needs `--update after`"
-    )]
-    LossScale,
-}
-
 /// Checks that a training can update its parameters as configured.
 ///
 /// # Errors
 ///
 /// Why it cannot.
-pub fn check_update(settings: &TrainSettings) -> Result<(), UpdateRefused> {
+pub(super) fn check_update(settings: &TrainSettings) -> Result<(), RunError> {
     match in_backward_refused(settings) {
-        Some(refused) if settings.update == UpdateChoice::InBackward => Err(refused),
+        Some(why) if settings.update == UpdateChoice::InBackward => Err(RunError::Refused(
+            format!("{why}: it needs `--update after`"),
+        )),
         _ => Ok(()),
     }
 }
 
 /// Why a training cannot update its parameters in the backward pass, if it cannot.
-#[must_use]
-pub fn in_backward_refused(settings: &TrainSettings) -> Option<UpdateRefused> {
-    if settings.accumulate > 1 {
-        return Some(UpdateRefused::Accumulate {
-            parts: settings.accumulate,
-        });
+fn in_backward_refused(settings: &TrainSettings) -> Option<String> {
+    let parts = settings.accumulate;
+    if parts > 1 {
+        return Some(format!(
+            "`accumulate = {parts}` adds up gradients of {parts} parts"
+        ));
     }
     if settings.clip_norm.is_some() {
-        return Some(UpdateRefused::ClipNorm);
+        return Some("`clip_norm` needs all gradients at once".into());
     }
     if settings.on_nonfinite == OnNonFinite::Skip {
-        return Some(UpdateRefused::Skip);
+        return Some("`on_nonfinite = \"skip\"` undoes a whole step".into());
     }
     if settings.loss_scale() == LossScale::Dynamic {
-        return Some(UpdateRefused::LossScale);
+        return Some("a dynamic `loss_scale`, the default of `f16`, undoes whole steps".into());
     }
     None
 }

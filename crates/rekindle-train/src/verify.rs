@@ -13,15 +13,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    engine::{Engine, StepBatch, loss, loss_of_part, step_batch},
+    engine::{Engine, StepBatch, loss_of_part, step_batch},
     finite,
     optimizer::AnyOptimizer,
-    session::{Job, Planned, RunError, ScheduleRequest, prepare::Built},
+    session::{Job, Planned, RunError, ScheduleRequest, built::Built},
     step_times::StepTimes,
     train_error::TrainError,
 };
 use crate::{
-    data::Shuffled,
     device::{DeviceId, OpenDevice, open},
     model::{stage::Stage, tie::tie},
 };
@@ -30,14 +29,6 @@ use rekindle::{
     seed::StepSeed,
     sequential::Sequential,
 };
-
-/// A training and the plans to verify.
-pub struct Verification<'a> {
-    /// The training; its settings' `steps` are compared.
-    pub job: &'a Job<'a>,
-    /// Plans to compare, each with its name; the plain loop is compared with each of them.
-    pub plans: Vec<(String, ScheduleRequest)>,
-}
 
 /// The largest differences between the plain run and one by a plan.
 ///
@@ -64,15 +55,15 @@ pub struct Comparison {
 const RECORDINGS: usize = 6;
 
 /// What was compared, and what it takes to record a step.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Verified {
-    /// One for each plan.
+    /// One comparison for each plan.
     pub comparisons: Vec<Comparison>,
-    /// Time to record the step. The library takes it before each step, to [compare](rekindle::record::Comparison) it with its
-    /// recording.
-    pub recording: Seconds,
+    /// Time to record the step. The library takes it before each step, to compare it with its recording; `train` does not,
+    /// because its steps cannot change.
+    pub recording_s: Seconds,
     /// Time of the plain step, as predicted from its measured operations.
-    pub plain_step: Seconds,
+    pub plain_step_s: Seconds,
 }
 
 /// The default numbers of equal segments to compare: all powers of two below the number of stages, and that number.
@@ -82,28 +73,24 @@ pub fn usual_segments(stages: usize) -> Vec<usize> {
     powers.take_while(|&k| k < stages).chain([stages]).collect()
 }
 
-/// Compares on a device that was probed before. `done` is called after each comparison.
+/// Compares the plain loop with each of these plans, which have names, over all steps of the job, on a device that was probed
+/// before. `done` is called after each comparison.
 ///
 /// # Errors
 ///
 /// A [`RunError`] if nothing could be compared; differences are not errors here.
 pub fn verify(
-    verification: Verification<'_>,
+    job: &Job<'_>,
+    plans: Vec<(String, ScheduleRequest)>,
     device: DeviceId,
     done: &mut dyn FnMut(&Comparison),
 ) -> Result<Verified, RunError> {
-    let Verification { job, plans } = verification;
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
     let mut engine = built.record(job, &device, &meter, &mut |_| ())?;
-    let recording = recording(&built, job, &device)?;
-    let trial = Trial {
-        model: built.model,
-        batches: built.batches,
-        job,
-        device,
-    };
-    let plain_step = engine.current(job, None).summary.plain_time;
+    let trial = Trial { built, job, device };
+    let recording_s = trial.recording()?;
+    let plain_step_s = engine.current(job).summary.plain_time;
     let plain = trial.train(None)?;
     let mut comparisons = Vec::with_capacity(plans.len());
     for (name, plan) in plans {
@@ -114,27 +101,13 @@ pub fn verify(
     }
     Ok(Verified {
         comparisons,
-        recording,
-        plain_step,
+        recording_s,
+        plain_step_s,
     })
 }
 
-/// The median time to record all parts of a step.
-fn recording(built: &Built, job: &Job<'_>, device: &Device) -> Result<Seconds, RunError> {
-    let parts = job.settings.accumulate;
-    let batch = built.first_part(job, device)?;
-    let mut times = StepTimes::new();
-    for round in 0..RECORDINGS {
-        let started = Instant::now();
-        record(&built.model, &batch, loss_of_part(parts))?;
-        times.add(Seconds(started.elapsed().as_secs_f64()), round > 0);
-    }
-    Ok(times.median() * parts as f64)
-}
-
 struct Trial<'a> {
-    model: Sequential<Stage>,
-    batches: Shuffled,
+    built: Built,
     job: &'a Job<'a>,
     device: Device,
 }
@@ -148,17 +121,30 @@ struct Values {
 }
 
 impl Trial<'_> {
+    /// The median time to record all parts of a step.
+    fn recording(&self) -> Result<Seconds, RunError> {
+        let parts = self.job.settings.accumulate;
+        let batch = self.built.first_part(self.job, &self.device)?;
+        let mut times = StepTimes::new();
+        for round in 0..RECORDINGS {
+            let started = Instant::now();
+            record(&self.built.model, &batch, loss_of_part(parts))?;
+            times.add(Seconds(started.elapsed().as_secs_f64()), round > 0);
+        }
+        Ok(times.median() * parts as f64)
+    }
+
     /// Trains a copy of the model: by a plan, or by the plain loop.
     fn train(&self, engine: Option<&Engine>) -> Result<Values, TrainError> {
         let Job {
             settings, train, ..
         } = self.job;
-        let mut model = self.model.valid().train();
+        let mut model = self.built.model.valid().train();
         tie(&mut model);
         let mut optimizer = AnyOptimizer::new(settings);
         let mut values = Values::default();
         for step in 0..settings.steps {
-            let samples = self.batches.step(step);
+            let samples = self.built.batches.step(step);
             let batch = train.batch(&samples[..settings.micro_batch()]);
             let batch = step_batch(batch, settings.dtype, &optimizer.scaler, &self.device)?;
             let seed = StepSeed::new(settings.seed, step as u64);
@@ -177,16 +163,16 @@ impl Trial<'_> {
             };
             values.losses.push(floats(loss));
             let may_fall = optimizer.scaler.lower().is_some();
-            if may_fall && finite::first_gradient(&model, &gradients)?.is_some() {
+            if may_fall && finite::first(&model, Some(&gradients))?.is_some() {
                 optimizer.scaler.overflowed();
                 continue;
             }
-            values.gradients.extend(gradients_of(&model, &gradients));
+            values.gradients.extend(values_of(&model, Some(&gradients)));
             model = optimizer.step(rate, model, gradients);
             optimizer.scaler.updated();
             tie(&mut model);
         }
-        values.state = state_of(&model);
+        values.state = values_of(&model.valid(), None);
         Ok(values)
     }
 
@@ -194,12 +180,11 @@ impl Trial<'_> {
     fn plain(
         &self,
         model: &Sequential<Stage>,
-        (input, targets, scale): StepBatch,
+        batch: StepBatch,
         seed: StepSeed,
     ) -> (Tensor<1>, GradientsParams) {
         self.device.seed(seed.before());
-        let parts = self.job.settings.accumulate;
-        let (loss, _) = loss(model.forward(input), &targets, scale, parts);
+        let (loss, _) = loss_of_part(self.job.settings.accumulate)(model, batch);
         let gradients = GradientsParams::from_grads(loss.backward(), model);
         (loss.inner(), gradients)
     }
@@ -236,16 +221,10 @@ fn difference(plain: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
         if plain.len() != other.len() || !plain.iter().chain(other).all(|value| value.is_finite()) {
             return f64::INFINITY;
         }
-        let scale = plain
-            .iter()
-            .fold(1.0f32, |scale, value| scale.max(value.abs()));
-        let largest = plain
-            .iter()
-            .zip(other)
-            .fold(0.0f32, |largest, (plain, other)| {
-                largest.max((plain - other).abs())
-            });
-        f64::from(largest / scale)
+        let scale = plain.iter().map(|value| value.abs()).fold(1.0, f32::max);
+        let apart = plain.iter().zip(other);
+        let apart = apart.map(|(plain, other)| (plain - other).abs());
+        f64::from(apart.fold(0.0, f32::max) / scale)
     };
     plain.iter().zip(other).map(of_tensor).fold(0.0, f64::max)
 }
@@ -254,16 +233,19 @@ fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// The gradient of every parameter, empty where it has none.
-fn gradients_of<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Vec<f32>> {
+/// Every parameter and running statistic; with gradients, that of every parameter, empty where it has none.
+fn values_of<M: Module>(model: &M, gradients: Option<&GradientsParams>) -> Vec<Vec<f32>> {
     struct Read<'a> {
-        gradients: &'a GradientsParams,
+        gradients: Option<&'a GradientsParams>,
         values: Vec<Vec<f32>>,
     }
     impl ModuleVisitor for Read<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.gradients.get::<D>(param.id);
-            self.values.push(gradient.map(floats).unwrap_or_default());
+            let tensor = match self.gradients {
+                Some(gradients) => gradients.get::<D>(param.id),
+                None => Some(param.val()),
+            };
+            self.values.push(tensor.map(floats).unwrap_or_default());
         }
     }
     let mut read = Read {
@@ -272,17 +254,4 @@ fn gradients_of<M: Module>(model: &M, gradients: &GradientsParams) -> Vec<Vec<f3
     };
     model.visit(&mut read);
     read.values
-}
-
-/// Every parameter and running statistic.
-fn state_of<M: Module>(model: &M) -> Vec<Vec<f32>> {
-    struct Read(Vec<Vec<f32>>);
-    impl ModuleVisitor for Read {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(floats(param.val()));
-        }
-    }
-    let mut read = Read(Vec::new());
-    model.valid().visit(&mut read);
-    read.0
 }

@@ -22,8 +22,8 @@ use burn::{
 use thiserror::Error;
 
 use crate::{
-    device_errors,
     layer::Layer,
+    quiet,
     seed::StepSeed,
     sequential::Sequential,
     step_result::StepResult,
@@ -181,7 +181,9 @@ where
         }
     }
     reseed(&|seed| seed.after());
-    if let Some(refusal) = device.and_then(|device| device_errors::settled(&device)) {
+    // A kernel is refused when the device gets to it. Other errors are reported when values are read.
+    let _ = device.as_ref().map(Device::sync);
+    if let Some(refusal) = quiet::take_refusal() {
         return Err(CheckpointError::Refused { refusal });
     }
     Ok(Checkpointed {

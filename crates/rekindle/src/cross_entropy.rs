@@ -19,6 +19,8 @@
 //! differ from the unchunked loss by rounding. A recorded step runs the same operations as a plain loop with this loss,
 //! and matches it bit for bit.
 
+use std::ops::Add;
+
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, module::linear};
 
 use crate::{
@@ -177,14 +179,14 @@ impl Chunks {
         if self.count {
             let guesses = logits.clone().argmax(1);
             let right = guesses.equal(targets.clone()).int().sum();
-            accumulate(&mut sums.correct, right, |sum, right| sum + right);
+            accumulate(&mut sums.correct, right);
         }
         let wanted = logits.clone().gather(1, targets.clone());
         let largest = logits.clone().max_dim(1);
         let exponentials = (logits - largest.clone()).exp();
         let total = exponentials.clone().sum_dim(1);
         let losses = total.clone().log() + largest - wanted;
-        accumulate(&mut sums.loss, losses.sum(), |sum, loss| sum + loss);
+        accumulate(&mut sums.loss, losses.sum());
         let [by_hidden, by_weight, by_bias] = self.wanted;
         if !(by_hidden || by_weight || by_bias) {
             return;
@@ -195,23 +197,22 @@ impl Chunks {
         let gradient = gradient.cast(dtype);
         if by_bias {
             let part = gradient.clone().sum_dim(0).squeeze_dim::<1>(0);
-            accumulate(&mut sums.bias, part, |sum, part| sum + part);
+            accumulate(&mut sums.bias, part);
         }
         if by_hidden {
             let weight = self.weight.clone().transpose();
             sums.hidden.push(gradient.clone().matmul(weight));
         }
         if by_weight {
-            let part = rows.transpose().matmul(gradient);
-            accumulate(&mut sums.weight, part, |sum, part| sum + part);
+            accumulate(&mut sums.weight, rows.transpose().matmul(gradient));
         }
     }
 }
 
 /// Adds a part to a sum that may still be empty.
-fn accumulate<T>(sum: &mut Option<T>, part: T, plus: impl FnOnce(T, T) -> T) {
+fn accumulate<T: Add<Output = T>>(sum: &mut Option<T>, part: T) {
     *sum = Some(match sum.take() {
-        Some(sum) => plus(sum, part),
+        Some(sum) => sum + part,
         None => part,
     });
 }

@@ -5,7 +5,7 @@
 //! where compiled kernels and autotune's choices are [kept](keep_kernels_in). Without that call they are not kept.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     fs,
     io::Write,
     path::PathBuf,
@@ -17,7 +17,8 @@ use cubecl_runtime::config::{
     CubeClRuntimeConfig, RuntimeConfig, autotune::AutotuneLevel, cache::CacheConfig,
     compilation::CompilationLogLevel, memory::PersistentMemory,
 };
-use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize};
+use toml::Table;
 
 /// The name of the database of kernels, inside the folder where they are kept.
 pub const DATABASE: &str = "kernels";
@@ -72,16 +73,8 @@ const PERSISTENT_MEMORY: PersistentMemory = PersistentMemory::Enforced;
 /// At every other level autotune first measures the device's peak performance, with two buffers of 1 GiB.
 const AUTOTUNE_LEVEL: AutotuneLevel = AutotuneLevel::Full;
 
-/// Applies the settings, and returns whether pools serve every buffer by its exact size.
-pub(crate) fn exact_sizes() -> bool {
-    matches!(
-        set_up().memory.persistent_memory,
-        PersistentMemory::Enforced
-    )
-}
-
 /// Applies the settings before a device is used, and returns those in effect: settings that were applied earlier are kept.
-fn set_up() -> &'static CubeClRuntimeConfig {
+pub(crate) fn set_up() -> &'static CubeClRuntimeConfig {
     static IN_EFFECT: OnceLock<Arc<CubeClRuntimeConfig>> = OnceLock::new();
     IN_EFFECT.get_or_init(|| {
         CubeClRuntimeConfig::try_set(with_defaults(
@@ -136,32 +129,12 @@ fn with_defaults(
 /// The settings that the user wrote down, by section and key, read from the files that cubecl reads.
 #[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(transparent)]
-struct Written(HashMap<String, Section>);
-
-#[derive(Clone, Deserialize, Serialize)]
-#[serde(untagged)]
-enum Section {
-    Keys(HashMap<String, Ignored>),
-    /// A value without keys, which cubecl passes over.
-    Other(Ignored),
-}
+struct Written(Table);
 
 impl Written {
     fn has(&self, section: &str, key: &str) -> bool {
-        match self.0.get(section) {
-            Some(Section::Keys(keys)) => keys.contains_key(key),
-            _ => false,
-        }
-    }
-}
-
-/// A value of any kind.
-#[derive(Clone, Serialize)]
-struct Ignored;
-
-impl<'de> Deserialize<'de> for Ignored {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        IgnoredAny::deserialize(deserializer).map(|_| Self)
+        let section = self.0.get(section);
+        section.is_some_and(|keys| keys.get(key).is_some())
     }
 }
 
@@ -190,10 +163,10 @@ impl RuntimeConfig for Written {
             ("CUBECL_ENVIRONMENT_RECORDS", "environment", "records"),
         ] {
             if std::env::var_os(variable).is_some() {
-                let section = self.0.entry(section.into());
-                let section = section.or_insert_with(|| Section::Keys(HashMap::new()));
-                if let Section::Keys(keys) = section {
-                    keys.insert(key.into(), Ignored);
+                let section = self.0.entry(section);
+                let section = section.or_insert_with(|| Table::new().into());
+                if let Some(keys) = section.as_table_mut() {
+                    keys.insert(key.into(), true.into());
                 }
             }
         }

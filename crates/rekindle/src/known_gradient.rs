@@ -42,34 +42,27 @@ pub(crate) fn with_gradient<const D: usize>(
 /// The tensor without its graph, like [`Tensor::inner`], which burn does not support for recorded tensors; and whether
 /// a backward pass reaches it.
 pub(crate) fn without_graph<const D: usize>(tensor: Tensor<D>) -> (Tensor<D>, bool) {
-    /// The parts of a tracked float tensor of one backend.
-    macro_rules! parts {
-        ($backend:ty, $tensor:expr) => {{
-            let tracked = $tensor.is_tracked();
-            let value = BackendTensor::Float($tensor.into_primitive());
-            let value = <DispatchTensor as DispatchKindConversion<$backend>>::from_backend(value);
-            (Tensor::from_dispatch(value), tracked)
-        }};
-    }
+    let tracked = tensor.is_tracked();
     let tensor = tensor.into_dispatch();
     let DispatchTensorKind::Autodiff(inner) = tensor.kind else {
         return (Tensor::from_dispatch(tensor), false);
     };
-    match *inner {
-        #[cfg(feature = "flex")]
-        DispatchTensorKind::Flex(BackendTensor::Autodiff(tensor)) => parts!(Flex, tensor),
-        #[cfg(feature = "cubecl")]
-        DispatchTensorKind::Cube(BackendTensor::Autodiff(tensor)) => parts!(Cube, tensor),
-        DispatchTensorKind::Capture(BackendTensor::Autodiff(tensor)) => parts!(Capture, tensor),
+    let value = match *inner {
+        DispatchTensorKind::Capture(BackendTensor::Autodiff(recorded)) => {
+            let value = BackendTensor::Float(recorded.into_primitive());
+            let value = <DispatchTensor as DispatchKindConversion<Capture>>::from_backend(value);
+            Tensor::from_dispatch(value)
+        }
         other => {
             let kind = DispatchTensorKind::Autodiff(Box::new(other));
             let other = DispatchTensor {
                 kind,
                 autodiff: tensor.autodiff,
             };
-            (Tensor::<D>::from_dispatch(other).inner(), true)
+            Tensor::<D>::from_dispatch(other).inner()
         }
-    }
+    };
+    (value, tracked)
 }
 
 /// The operation for each backend. Without autodiff there is no graph to add it to, and nothing to record.

@@ -33,7 +33,6 @@ pub mod checkpoint;
 pub mod cross_entropy;
 #[cfg(feature = "cubecl")]
 pub mod cubecl;
-mod device_errors;
 pub mod dtype;
 mod known_gradient;
 pub mod layer;
@@ -41,18 +40,14 @@ pub mod layer;
 pub mod learner;
 pub mod master_weights;
 pub mod meter;
-#[cfg(feature = "mpi")]
-pub mod mpi;
 pub mod quiet;
 pub mod record;
 pub mod reduce;
 pub mod seed;
 pub mod sequential;
-mod sharded;
 pub mod size;
 pub mod statistics;
 mod step_result;
-mod synchronised;
 pub mod tensor_tree;
 pub mod tied;
 
@@ -62,14 +57,15 @@ pub use dtype::Dtype;
 pub use layer::Layer;
 pub use master_weights::MasterWeights;
 pub use record::{estimate, record};
+#[cfg(feature = "mpi")]
+pub use reduce::mpi;
+pub use reduce::{Sharded, synchronised_batch_norm};
 pub use rekindle_alloc as alloc;
 pub use rekindle_plan as plan;
 pub use seed::StepSeed;
 pub use sequential::Sequential;
-pub use sharded::Sharded;
 pub use statistics::reused;
 pub use step_result::StepResult;
-pub use synchronised::synchronised_batch_norm;
 pub use tensor_tree::TensorTree;
 pub use tied::retie;
 

@@ -3,6 +3,10 @@
 //! burn reports some conditions only by a panic, without changing any state. This module catches such a panic and keeps
 //! its message off standard error. The first call installs a panic hook in front of the process's own, which still
 //! handles every other panic.
+//!
+//! Errors of wgpu are noted, too: if it rejects a kernel, for example because a buffer is larger than the binding limit,
+//! cubecl panics on the device's own thread, which continues without the kernel, and reading its result gives wrong
+//! numbers without an error. So a step can fail instead of returning those numbers.
 
 use std::{
     any::Any,

@@ -106,9 +106,8 @@
 //! | `host.rs` | tensors offloaded to host memory, and [`measured_link`] |
 //! | `hexadecimal.rs` | 64-bit numbers in JSON |
 //! | `given.rs`, `output.rs` | the step's inputs and outputs |
-//! | `staged.rs` | the plan in terms of the model's stages |
-//! | `changes.rs` | the tensors that each pass of a stage makes and frees |
-//! | `recorded.rs`, `options.rs`, `wanted.rs` | [`Recorded`]: options of a recorded step, and which plan is wanted |
+//! | `staged.rs` | the plan in terms of the model's stages, and the tensors that each pass makes and frees |
+//! | `recorded.rs`, `options.rs` | [`Recorded`]: options of a recorded step, and which plan is wanted |
 //! | `measured.rs` | a recording that is measured |
 //! | `planned.rs` | a plan for it within a budget, ready to run |
 //! | `step.rs` | [`Step`]: one training step |
@@ -124,7 +123,7 @@
 //! | [`optimizer_state`] (`optimizer_state.rs`) | who keeps the optimizer's state, if ranks share a step |
 //! | `ways.rs` | the ways that options allow, tried in order, and the rule by which one is chosen |
 //! | `lent.rs`, `leaf.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/run.rs`) |
-//! | `optimizer.rs`, `placed.rs` | [`Optimizer`], and what its update takes, measured; one parameter at its path |
+//! | `optimizer.rs` | [`Optimizer`], and what its update takes, measured |
 //! | `rank.rs` | tensors whose number of dimensions is known when the program runs |
 //! | `ranks.rs`, `agreement.rs` | the [ranks](crate::reduce) that share a step, and what they agree on before its first run |
 //! | `buckets.rs` | which gradients are summed together |
@@ -139,7 +138,6 @@ mod agreement;
 mod autodiff_time;
 mod bridge;
 mod buckets;
-mod changes;
 mod choosing;
 mod comparison;
 mod error;
@@ -163,7 +161,6 @@ mod optimizer;
 pub mod optimizer_state;
 mod options;
 mod output;
-mod placed;
 mod places;
 mod plan_summary;
 mod planned;
@@ -179,11 +176,9 @@ mod step;
 mod tensors;
 mod update;
 mod update_costs;
-mod wanted;
 mod ways;
 
 pub(crate) use bridge::{marking, merge_recorded};
-pub use changes::{AlikeTensors, SpanChange};
 pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, estimate, estimate_with};
@@ -195,6 +190,7 @@ pub use leaf::Leaf;
 pub use optimizer::Optimizer;
 #[doc(hidden)]
 pub use options::with_reserve;
+pub use options::{PlanElsewhere, Wanted};
 pub use output::{Output, SpanReading};
 pub(crate) use places::{Place, apart, put_statistics, tensors};
 pub use plan_summary::{Offload, PlanSummary, StepExchange};
@@ -203,9 +199,8 @@ pub use profile::StepProfile;
 pub use profile::plan_of_chain;
 pub use recorded::{Recorded, record};
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
-pub use staged::{Order, StagedPlan, action};
+pub use staged::{AlikeTensors, Order, SpanChange, StagedPlan, action};
 pub use step::Step;
 pub use update::{InBackwardBecause, Update, Updates};
-pub use wanted::{PlanElsewhere, Wanted};
 #[doc(hidden)]
 pub use ways::{Candidate, Chosen, Way, Ways};

@@ -40,13 +40,17 @@
 //! ```
 //!
 //! All ranks call the same functions in the same order, as in MPI. To plan a step for more ranks than exist, use a
-//! [`Rehearsal`]. Only [`broadcast_parameters`] and [`Shards`] depend on burn.
+//! [`Rehearsal`]. [`Reducer`] and what implements it do not depend on burn.
 
 mod in_process;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod parameters;
 mod reducer;
 mod rehearsal;
+mod sharded;
 mod shards;
+pub(crate) mod synchronised;
 
 pub use in_process::{InProcess, in_process};
 pub use parameters::broadcast_parameters;
@@ -54,4 +58,6 @@ pub use reducer::{
     Answer, Collective, Pending, ReduceError, Reducer, TIME_LIMIT, agree, named, part,
 };
 pub use rehearsal::Rehearsal;
+pub use sharded::Sharded;
 pub use shards::{Shards, SharedReading};
+pub use synchronised::synchronised_batch_norm;

@@ -43,11 +43,7 @@ pub struct DevicesArgs {
 #[command(after_help = "Examples:\n  rekindle init\n  rekindle init text -o my.toml")]
 pub struct InitArgs {
     /// Data to train on: synthetic (needs no files), text, mnist or cifar10
-    #[arg(
-        value_name = "DATA",
-        default_value = "synthetic",
-        hide_possible_values = true
-    )]
+    #[arg(value_name = "DATA", default_value = "synthetic")]
     pub story: Story,
     /// Write the config to FILE, which must not exist
     #[arg(
@@ -79,6 +75,6 @@ pub enum Story {
 )]
 pub struct CompletionsArgs {
     /// bash, elvish, fish, powershell or zsh
-    #[arg(value_name = "SHELL", hide_possible_values = true)]
+    #[arg(value_name = "SHELL")]
     pub shell: clap_complete::Shell,
 }

@@ -36,6 +36,7 @@ use crate::terminal::LookArgs;
     name = "rekindle",
     version,
     max_term_width = 100,
+    hide_possible_values = true,
     after_help = "Examples:\n  rekindle init\n  rekindle train rekindle.toml\n  rekindle train configs/deep-linear.toml --budget 40MiB -o runs/first\n  rekindle report runs/first\n\nExit codes: 0 done; 1 any other error; 2 bad usage, config or input file; \
 3 no plan fits the budget; 4 out of memory; 5 a file cannot be read or written; 6 a loss or \
 gradient is not finite; 130 interrupted."

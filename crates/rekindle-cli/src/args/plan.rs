@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use serde::Serialize;
+use rekindle::record::Rate;
 
 use super::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::ranks};
-use crate::{device::DeviceChoice, network::LinkChoice};
+use crate::{device::DeviceChoice, network};
 
 #[derive(Debug, Args)]
 #[command(
@@ -25,7 +25,7 @@ pub struct EstimateArgs {
     pub answer: AnswerArgs,
 }
 
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  rekindle profile configs/deep-linear.toml\n  rekindle profile configs/deep-linear.toml --device cpu -o chain.json"
 )]
@@ -84,9 +84,10 @@ pub struct PlanArgs {
         long,
         value_name = "RATE[,LATENCY]",
         requires = "ranks",
+        value_parser = network::link,
         help_heading = "Several ranks"
     )]
-    pub link: Option<LinkChoice>,
+    pub link: Option<Rate>,
     /// Write the plan to this file, for `rekindle train --plan`
     #[arg(
         short,

@@ -12,7 +12,7 @@ use super::word::{number_or_word, word};
 use crate::{config::OffloadChoice, device::DeviceChoice};
 
 /// What every command that reads a config takes.
-#[derive(Debug, Clone, Args, Serialize)]
+#[derive(Debug, Clone, Args)]
 pub struct ConfigArgs {
     /// The TOML file that describes model, data and training
     #[arg(value_name = "CONFIG")]
@@ -32,7 +32,7 @@ pub struct ReplaceArgs {
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,
     /// `synthetic`: random data of the same shape
-    #[arg(long, value_name = "KIND", value_parser = ["synthetic"], hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", value_parser = ["synthetic"])]
     pub data: Option<String>,
     /// Folder of the data set
     #[arg(long, value_name = "DIR", conflicts_with = "data")]
@@ -42,24 +42,14 @@ pub struct ReplaceArgs {
     pub dtype: Option<Dtype>,
     /// When to update parameters: after (the step), in-backward (each as soon as its gradient is complete), or auto (the
     /// default: in-backward only if the budget requires it)
-    #[arg(
-        long,
-        value_name = "WHEN",
-        hide_possible_values = true,
-        value_parser = word::<UpdateChoice>()
-    )]
+    #[arg(long, value_name = "WHEN", value_parser = word::<UpdateChoice>())]
     pub update: Option<UpdateChoice>,
     /// Number of chunks for the last layer and the loss: a number, auto, or whole (no chunks)
     #[arg(long, value_name = "N", value_parser = number_or_word::<LossChunks>)]
     pub loss_chunks: Option<LossChunks>,
     /// How several ranks keep the optimizer's state: whole (all of it on each rank), sharded (a part on each), or auto (the
     /// default: sharded only if the budget requires it)
-    #[arg(
-        long,
-        value_name = "HOW",
-        hide_possible_values = true,
-        value_parser = word::<StateChoice>()
-    )]
+    #[arg(long, value_name = "HOW", value_parser = word::<StateChoice>())]
     pub optimizer_state: Option<StateChoice>,
 }
 
@@ -99,7 +89,6 @@ pub struct MeasureArgs {
     #[arg(
         long,
         value_name = "WHICH",
-        hide_possible_values = true,
         help_heading = "Schedule",
         value_parser = word::<Count>()
     )]
@@ -109,7 +98,6 @@ pub struct MeasureArgs {
     #[arg(
         long,
         value_name = "WHEN",
-        hide_possible_values = true,
         help_heading = "Schedule",
         value_parser = word::<OffloadChoice>()
     )]

@@ -55,7 +55,6 @@ pub struct MaxArgs {
     #[arg(
         long,
         value_name = "WHAT",
-        hide_possible_values = true,
         help_heading = "Schedule",
         value_parser = word::<Lever>()
     )]

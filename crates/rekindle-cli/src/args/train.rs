@@ -46,7 +46,6 @@ pub struct TrainArgs {
     #[arg(
         long,
         value_name = "WHAT",
-        hide_possible_values = true,
         help_heading = "Training",
         value_parser = word::<OnNonFinite>()
     )]

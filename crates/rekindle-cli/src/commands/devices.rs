@@ -50,20 +50,17 @@ struct Cuda {
 
 /// Lists available devices, and why the others are unavailable.
 pub fn run(args: &DevicesArgs) -> Outcome {
-    let kinds = [DeviceId::Cpu, DeviceId::Cuda(0), DeviceId::Wgpu(0)];
-    let found: Vec<_> = kinds.iter().map(|&kind| (kind, probe_kind(kind))).collect();
-    if args.answer.json {
-        let mut unavailable = Vec::new();
-        let mut devices = Vec::new();
-        for (kind, found) in found {
-            match found {
-                Ok(found) => devices.extend(found),
-                Err(reason) => unavailable.push(Missing {
-                    kind: kind.feature(),
-                    reason,
-                }),
-            }
+    let (mut devices, mut unavailable) = (Vec::new(), Vec::new());
+    for kind in [DeviceId::Cpu, DeviceId::Cuda(0), DeviceId::Wgpu(0)] {
+        match probe_kind(kind) {
+            Ok(found) => devices.extend(found),
+            Err(reason) => unavailable.push(Missing {
+                kind: kind.feature(),
+                reason,
+            }),
         }
+    }
+    if args.answer.json {
         let [driver, nvrtc, headers] = cuda_parts().map(|(_, found)| found.ok());
         return output::json(&DeviceList {
             format: DEVICES_FORMAT,
@@ -77,12 +74,7 @@ pub fn run(args: &DevicesArgs) -> Outcome {
         });
     }
     let mut table = table::table(["device", "name", "memory", "free", ""], 2..4);
-    let devices = || {
-        found
-            .iter()
-            .flat_map(|(_, devices)| devices.iter().flatten())
-    };
-    for info in devices() {
+    for info in &devices {
         table.add_row([
             Cell::from(info.device),
             Cell::from(&info.name),
@@ -92,26 +84,20 @@ pub fn run(args: &DevicesArgs) -> Outcome {
         ]);
     }
     let mut text = format!("{table}\n");
-    let mut say = |line: &str| {
-        text.push_str(&terminal::wrapped(line, "  "));
-        text.push('\n');
-    };
-    for info in devices() {
+    let mut say = |line: String| text += &format!("{}\n", terminal::wrapped(&line, "  "));
+    for info in &devices {
         if let Some(problem) = &info.problem {
-            say(&format!("{} cannot be used: {problem}", info.device));
+            say(format!("{} cannot be used: {problem}", info.device));
         }
     }
-    let has_gpus = found[1].1.is_ok();
-    for (part, of) in cuda_parts().into_iter().filter(|_| has_gpus) {
-        let of = of.unwrap_or_else(|reason| reason);
-        say(&format!("cuda's {part}: {of}"));
-    }
-    for (kind, devices) in &found {
-        if let Err(reason) = devices {
-            let name = kind.to_string();
-            let name = name.split(':').next().unwrap_or_default();
-            say(&format!("{name}: {reason}"));
+    let is_gpu = |info: &DeviceInfo| matches!(info.device, DeviceId::Cuda(_));
+    if devices.iter().any(is_gpu) {
+        for (part, of) in cuda_parts() {
+            say(format!("cuda's {part}: {}", of.unwrap_or_else(|why| why)));
         }
+    }
+    for Missing { kind, reason } in &unavailable {
+        say(format!("{kind}: {reason}"));
     }
     output::text(&text)
 }

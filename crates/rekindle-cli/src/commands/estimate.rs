@@ -1,6 +1,5 @@
 //! `rekindle estimate`: a training's memory by kind, and whether it fits, from shapes.
 
-use rekindle_plan::PlanError;
 use rekindle_train::{
     device::DeviceInfo,
     kernels,
@@ -10,8 +9,8 @@ use rekindle_train::{
 
 use super::train;
 use crate::{
-    args::{EstimateArgs, MeasureArgs},
-    config::{self, Overrides, RunKeys},
+    args::{EstimateArgs, MeasureArgs, TrainArgs},
+    config::{self, RunKeys},
     estimate::{Estimate, Limit},
     failure::{Failure, Outcome},
     output, plan_file,
@@ -23,11 +22,10 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         device: args.device,
         ..MeasureArgs::default()
     };
-    let overrides = Overrides {
+    let mut config = config::load(&TrainArgs {
         schedule: args.schedule,
-        ..Overrides::new(&args.config.replace, &measure)
-    };
-    let mut config = config::load(&args.config.config, &overrides)?;
+        ..args.config.training(measure)
+    })?;
     let device = config.device().listed()?;
     let wanted = wanted(&config.run, &device)?;
     let budget = match &wanted {
@@ -41,18 +39,14 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     let limit = budget.or(device.available_bytes());
     let limit = limit.map(|bytes| Limit { of, bytes });
     let kernels = kernels(device.device);
-    let given = match &wanted {
-        Some(ScheduleRequest::Given(file)) => Some(file.plan.update),
-        _ => None,
-    };
-    if let Some(update) = given {
-        config.training.update = update.into();
+    if let Some(ScheduleRequest::Given(file)) = &wanted {
+        config.training.update = file.plan.update.into();
     }
     let updates = updates(&config.training, budget.is_some());
-    let either = given.is_none() && !matches!(updates, Updates::One(_));
+    let either = !matches!(updates, Updates::One(_));
     let mut found = Estimate::new(&config, kernels, wanted.as_ref(), limit.clone())?;
     // By shapes neither update is faster: a training updates in the backward pass only to fit.
-    if either && matches!(found.1, Some(PlanError::Infeasible { .. })) {
+    if either && found.1.is_some() {
         config.training.update = UpdateChoice::InBackward;
         found = Estimate::new(&config, kernels, wanted.as_ref(), limit)?;
     }

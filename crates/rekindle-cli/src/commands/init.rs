@@ -55,7 +55,7 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
-    use crate::config::{Overrides, load};
+    use crate::{args::TrainArgs, config::load};
 
     #[test]
     fn every_story_is_a_valid_config() {
@@ -67,7 +67,10 @@ mod tests {
                 output: output.clone(),
             };
             run(&args).expect("a config");
-            let loaded = load(&output, &Overrides::default());
+            let loaded = load(&TrainArgs {
+                config: Some(output),
+                ..TrainArgs::default()
+            });
             assert!(loaded.is_ok(), "{story:?}: {:?}", loaded.err());
             // An existing file is not overwritten.
             assert!(run(&args).is_err());

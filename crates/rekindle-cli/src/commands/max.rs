@@ -2,26 +2,31 @@
 //!
 //! Sizes are searched with steps that are recorded from shapes, without running anything. `--confirm` runs the answer.
 
-use std::rc::Rc;
-
-use rekindle::{record::Update, size::Size};
+use rekindle::{
+    record::{Kernels, Update},
+    size::Size,
+};
 use rekindle_plan::Bytes;
 use rekindle_train::{
-    device::DeviceInfo,
+    Estimated,
+    device::DeviceId,
     fit::{ScheduleKind, largest},
+    kernels,
+    model::spec::MAX_LAYERS,
     record::Ran,
-    update::Updates,
+    session::MeasuredStep,
+    update::{Updates, updates},
 };
 
 use super::train;
 use crate::{
-    args::{ConfigArgs, Lever, MaxArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
+    args::{Lever, MaxArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
     child,
-    config::{self, Overrides},
+    config::{self, Config, depth::deepest},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
-    max::{Largest, MAX_FORMAT, MaxRecord, subject::Subject},
+    max::{Largest, MAX_FORMAT, MaxRecord, Varied},
     output, stop,
 };
 
@@ -29,39 +34,54 @@ use crate::{
 const FACTOR: f64 = 1.5;
 const PRECISION: f64 = 1e-2;
 
+/// Maximum size in the search.
+const LARGEST: usize = 1 << 32;
+
 /// Steps of a confirming run: the optimizer's state is allocated in the first, so the peak is in the second.
 const CONFIRMING_STEPS: usize = 2;
 
 /// Searches, and shows the results.
 pub fn run(args: &MaxArgs) -> Outcome {
     check_arguments(args)?;
-    let overrides = Overrides::new(&args.config.replace, &args.measure);
-    let config = config::load(&args.config.config, &overrides)?;
+    let training = args.config.training(args.measure.clone());
+    let config = config::load(&training)?;
     let device = config.device().resolve()?;
     let (asked, budget) = match args.budget {
         Some(size) => (size, train::bytes_of(size, &device)?),
         None => {
-            let budget = all_there_is(&device)?;
-            (Size::Bytes(budget), budget)
+            let all = device.free_bytes.or(device.total_bytes);
+            let all = all.ok_or_else(|| {
+                let unknown = device.device;
+                Failure::usage(format!(
+                    "cannot read the memory size of {unknown}; pass `--budget SIZE`"
+                ))
+            })?;
+            (Size::Bytes(all), all)
         }
     };
-    let samples = match args.vary {
-        Lever::Batch => config.open_data().ok().map(|data| data.train.len()),
-        Lever::Depth => None,
+    let varied = match args.vary {
+        Lever::Batch => batch(&config),
+        Lever::Depth => depth(&config)?,
     };
-    let subject = Subject::new(&config, args.vary, device.device, samples)?;
-    let largest = all(&subject, budget, args.slowdown)?;
+    let subject = Subject {
+        training,
+        config: &config,
+        kernels: kernels(device.device),
+        process_bytes: process_bytes(device.device),
+        varied,
+    };
+    let largest = subject.largest(budget, args.slowdown)?;
     let answer = largest.iter().find(|one| one.way == ScheduleKind::Plan);
-    let answer = answer.map(|one| subject.sized(&args.config, one.size));
-    let training = |config: &ConfigArgs, budget, measure| TrainArgs {
+    let answer = answer.map(|one| subject.sized(one.size));
+    let within = |training: &TrainArgs, budget| TrainArgs {
         schedule: ScheduleArgs {
             budget: Some(budget),
             ..ScheduleArgs::default()
         },
-        ..config.training(measure)
+        ..training.clone()
     };
-    let run = answer.as_ref().map(|config| {
-        let run = training(config, asked, args.measure.clone());
+    let run = answer.as_ref().map(|training| {
+        let run = within(training, asked);
         TrainArgs { json: false, ..run }.typed()
     });
     let mut record = MaxRecord {
@@ -71,19 +91,24 @@ pub fn run(args: &MaxArgs) -> Outcome {
         budget_bytes: budget,
         count: config.count(),
         slowdown: args.slowdown,
-        varied: subject.varied.clone(),
+        varied: subject.varied,
         batch: (args.vary != Lever::Batch).then_some(config.training.batch),
         largest,
         run: run.transpose()?,
         confirmed: None,
     };
     let mut unconfirmed = Ok(());
-    if let (Some(config), true) = (&answer, args.confirm) {
+    if let (Some(training), true) = (&answer, args.confirm) {
         let measure = MeasureArgs {
             device: Some(DeviceChoice::One(device.device)),
             ..args.measure.clone()
         };
-        match confirm(&training(config, Size::Bytes(budget), measure)) {
+        let confirming = TrainArgs {
+            measure,
+            steps: Some(CONFIRMING_STEPS),
+            ..within(training, Size::Bytes(budget))
+        };
+        match confirm(&confirming) {
             Ok(ran) => record.confirmed = Some(ran),
             Err(failure) => unconfirmed = Err(failure),
         }
@@ -127,59 +152,122 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
     Ok(())
 }
 
-fn all_there_is(device: &DeviceInfo) -> Result<Bytes, Failure> {
-    let bytes = device.free_bytes.or(device.total_bytes);
-    bytes.ok_or_else(|| {
-        Failure::usage(format!(
-            "cannot read the memory size of {}; pass `--budget SIZE`",
-            device.device
-        ))
+/// Memory of a process of this program besides the training: on the CPU, about as much as this process holds.
+fn process_bytes(device: DeviceId) -> Bytes {
+    match device {
+        DeviceId::Cpu => Bytes(rekindle_alloc::in_use() as u64),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Bytes(0),
+    }
+}
+
+fn batch(config: &Config) -> Varied {
+    let samples = config.open_data().ok().map(|data| data.train.len());
+    let parts = config.training.accumulate;
+    Varied {
+        lever: Lever::Batch,
+        configured: config.training.batch,
+        limit: samples.unwrap_or(LARGEST) / parts * parts,
+        limited_by: match samples {
+            Some(samples) => format!("the data set ({samples} training samples)"),
+            None => "the end of the search".into(),
+        },
+    }
+}
+
+fn depth(config: &Config) -> Result<Varied, Failure> {
+    let Some(group) = deepest(&config.written) else {
+        return Err(Failure::with_help(
+            exit::USAGE,
+            "the depth cannot be varied: no group in `layers` has a `repeat`",
+            "write the layers that repeat as a group: `{ repeat = { times = 4, layers = [...] } }`",
+        ));
+    };
+    Ok(Varied {
+        lever: Lever::Depth,
+        configured: group.times,
+        limit: (MAX_LAYERS.saturating_sub(group.others) / group.turn.max(1)).max(1),
+        limited_by: format!("the end of the search ({MAX_LAYERS} layers)"),
     })
 }
 
-/// The largest sizes of all ways: a plan may choose its update, the others are for comparison.
-fn all(subject: &Subject<'_>, budget: Bytes, slowdown: f64) -> Result<Vec<Largest>, Failure> {
-    let unit = subject.unit();
-    let mut all: Vec<Largest> = Vec::new();
-    for way in ScheduleKind::ALL {
-        let updates = match (way, subject.updates()) {
-            (ScheduleKind::Plan, updates) | (_, updates @ Updates::One(_)) => updates,
-            _ => Updates::One(Update::After),
-        };
-        // Each kind of schedule reaches at least the size of the previous one.
-        let first = all.last().map_or(1, |before| before.size);
-        let mut found = None;
-        let limit = subject.varied.limit / unit;
-        largest(limit, first / unit, FACTOR, PRECISION, |units| {
-            let size = units * unit;
-            let step = |update| Ok::<_, Failure>(Rc::new(subject.counted(size, update)?));
-            let plan = way.fits(updates, step, budget, slowdown)?;
-            let fits = plan.is_some();
-            let plan = plan.map(|plan| Largest {
-                way,
-                size,
-                at_peak: plan.at_peak().1,
-                plan: plan.summary,
-            });
-            found = plan.or(found.take());
-            Ok::<_, Failure>(fits)
-        })?;
-        all.extend(found);
+/// A config, and what is varied of it.
+struct Subject<'a> {
+    training: TrainArgs,
+    config: &'a Config,
+    kernels: Kernels,
+    process_bytes: Bytes,
+    varied: Varied,
+}
+
+impl Subject<'_> {
+    /// The same training with this size.
+    fn sized(&self, size: usize) -> TrainArgs {
+        let mut training = self.training.clone();
+        match self.varied.lever {
+            Lever::Batch => training.replace.batch = Some(size),
+            Lever::Depth => training.replace.depth = Some(size),
+        }
+        training
     }
-    Ok(all)
+
+    /// The step of a size, from shapes alone, with one of the updates.
+    fn counted(&self, size: usize, update: Update) -> Result<MeasuredStep, Failure> {
+        let config = config::load(&self.sized(size))?;
+        let mut settings = config.training.clone();
+        settings.update = update.into();
+        let estimated = Estimated {
+            held: self.process_bytes,
+            ..config.estimated(&settings, self.kernels)
+        };
+        let estimate = estimated.estimate()?;
+        Ok(MeasuredStep::estimated(&estimate, &config.model, &settings))
+    }
+
+    /// The largest sizes of all ways: a plan may choose its update, the others are for comparison.
+    fn largest(&self, budget: Bytes, slowdown: f64) -> Result<Vec<Largest>, Failure> {
+        let asked = updates(&self.config.training, true);
+        // A batch that is run in equal parts has whole parts.
+        let unit = match self.varied.lever {
+            Lever::Batch => self.config.training.accumulate,
+            Lever::Depth => 1,
+        };
+        let mut all: Vec<Largest> = Vec::new();
+        for way in ScheduleKind::ALL {
+            let updates = match (way, asked) {
+                (ScheduleKind::Plan, updates) | (_, updates @ Updates::One(_)) => updates,
+                _ => Updates::One(Update::After),
+            };
+            // Each kind of schedule reaches at least the size of the previous one.
+            let first = all.last().map_or(1, |before| before.size);
+            let mut found = None;
+            let limit = self.varied.limit / unit;
+            largest(limit, first / unit, FACTOR, PRECISION, |units| {
+                let size = units * unit;
+                let step = |update| self.counted(size, update);
+                let plan = way.fits(updates, step, budget, slowdown)?;
+                let fits = plan.is_some();
+                let plan = plan.map(|plan| Largest {
+                    way,
+                    size,
+                    at_peak: plan.at_peak().1,
+                    plan: plan.summary,
+                });
+                found = plan.or(found.take());
+                Ok::<_, Failure>(fits)
+            })?;
+            all.extend(found);
+        }
+        Ok(all)
+    }
 }
 
 /// Trains for a few steps in another process.
 fn confirm(training: &TrainArgs) -> Result<Ran, Failure> {
     stop::in_order("stopping");
     note!("running the answer for {CONFIRMING_STEPS} steps");
-    let training = TrainArgs {
-        steps: Some(CONFIRMING_STEPS),
-        ..training.clone()
-    };
-    let answer = child::ask(&words("train", &training)?).map_err(|refused| {
-        let Failure { code, report } = refused.into();
-        Failure::coded(code, format!("the answer was not confirmed: {report}"))
+    let answer = child::ask(&words("train", training)?).map_err(|failure| {
+        let message = format!("the answer was not confirmed: {}", failure.report);
+        Failure::coded(failure.code, message)
     })?;
     serde_json::from_str(&answer).map_err(Failure::other)
 }

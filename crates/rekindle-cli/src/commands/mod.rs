@@ -3,7 +3,6 @@
 pub mod completions;
 pub mod devices;
 pub mod estimate;
-mod explain;
 pub mod init;
 pub mod max;
 pub mod plan;

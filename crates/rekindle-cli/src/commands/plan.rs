@@ -2,21 +2,20 @@
 
 use std::path::Path;
 
-use rekindle_plan::{Bytes, Planner, Request};
+use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     ranks::Ranks,
-    session::{Frontier, Job, MeasuredStep, PlanFile, Planned, RunError},
+    session::{Frontier, Job, MeasuredStep, PlanFile, Planned},
 };
 
 use super::{
-    explain, plan_graph, profile,
+    plan_graph, profile,
     train::{self, Asked},
 };
 use crate::{
-    args::PlanArgs,
-    config::{OffloadChoice, Overrides},
+    args::{PlanArgs, TrainArgs},
+    config::OffloadChoice,
     failure::{Failure, Outcome},
-    infeasible::Infeasible,
     input, network, output, ranks, summary,
     table::{self, Cell, several},
     terminal,
@@ -39,23 +38,19 @@ pub fn run(args: &PlanArgs) -> Outcome {
     ranks::end(world, outcome)
 }
 
-fn asked(args: &PlanArgs, ranks: &Ranks) -> Result<Asked, Failure> {
-    let Some(config) = &args.config else {
-        return Err(Failure::usage("name a CONFIG, or a chain by --chain FILE"));
-    };
-    let overrides = Overrides {
-        schedule: args.schedule,
-        ..Overrides::new(&args.replace, &args.measure)
-    };
-    train::asked(config, &overrides, ranks)
-}
-
 fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
+    let training = TrainArgs {
+        config: args.config.clone(),
+        replace: args.replace.clone(),
+        measure: args.measure.clone(),
+        schedule: args.schedule,
+        ..TrainArgs::default()
+    };
     let Asked {
         config,
         device,
         schedule,
-    } = ranks::settled(ranks, asked(args, ranks))?;
+    } = ranks::settled(ranks, train::asked(&training, ranks))?;
     let all = Request {
         planner: args.schedule.planner.unwrap_or_default(),
         ..Request::default()
@@ -74,18 +69,23 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
             points => points.map(drop).map_err(Failure::from),
         },
         false => match step.plan(&job, &job.schedule) {
-            planned if speaks => shown(args, planned, Some(&job)),
+            Ok(planned) if speaks => show(args, &planned, job.part().len()),
             planned => planned.map(drop).map_err(Failure::from),
         },
     };
     ranks::settled(ranks, outcome)
 }
 
-/// The request for a step from a file.
+/// The request for a step from a file. A percentage refers to the given device.
 fn of_file(args: &PlanArgs) -> Result<Request, Failure> {
+    let budget = match (args.schedule.budget, args.measure.device) {
+        (Some(size), Some(device)) => Some(train::bytes_of(size, &device.listed()?)?),
+        (Some(size), None) => Some(size.of(None).map_err(Failure::usage)?),
+        (None, _) => None,
+    };
     Ok(Request {
         planner: Planner::asked(args.schedule.planner, args.schedule.segments)?,
-        budget: budget(args)?,
+        budget,
         ..Request::default()
     })
 }
@@ -97,25 +97,13 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
     let step = match args.measure.offload {
-        Some(OffloadChoice::Never) => step.with_host(None),
+        Some(OffloadChoice::Never) => step.without_link(),
         _ => step,
     };
     if args.frontier {
         return frontier_of(args, &step.frontier(request)?);
     }
-    shown(args, step.plan(&request), None)
-}
-
-fn shown(args: &PlanArgs, planned: Result<Planned, RunError>, job: Option<&Job<'_>>) -> Outcome {
-    match planned {
-        Ok(planned) => show(args, &planned, job.map_or(0, |job| job.part().len())),
-        Err(error) => {
-            if let (RunError::Plan(error), true) = (&error, args.answer.json) {
-                Infeasible::report(error)?;
-            }
-            Err(error.into())
-        }
-    }
+    show(args, &step.plan(&request)?, 0)
 }
 
 /// Shows a plan; `batch` is this rank's if the plan is for several ranks.
@@ -142,21 +130,10 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     let lines = lines.iter().map(|line| terminal::wrapped(line, "  "));
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if args.explain {
-        let (peak, forwards) = (explain::peak(plan), explain::forwards(plan));
+        let (peak, forwards) = (peak(plan), forwards(plan));
         text += &format!("\n\n{peak}\n\n{forwards}");
     }
     output::text(&format!("{text}\n"))
-}
-
-/// The budget for a step from a file: a percentage refers to the given device.
-fn budget(args: &PlanArgs) -> Result<Option<Bytes>, Failure> {
-    let Some(size) = args.schedule.budget else {
-        return Ok(None);
-    };
-    match args.measure.device {
-        Some(device) => train::bytes_of(size, &device.listed()?).map(Some),
-        None => size.of(None).map(Some).map_err(Failure::usage),
-    }
 }
 
 fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
@@ -204,4 +181,36 @@ fn spread(count: usize) -> Vec<usize> {
     (0..FRONTIER_ROWS)
         .map(|row| row * (count - 1) / (FRONTIER_ROWS - 1))
         .collect()
+}
+
+/// The parts of the peak in bytes.
+fn peak(plan: &Planned) -> table::Table {
+    let (action, parts) = plan.at_peak();
+    let title = format!("at the peak, `{action}`");
+    let mut table = table::table([title.as_str(), "bytes"], 1..2);
+    for (part, bytes) in [
+        ("parameters, data, optimizer state", parts.fixed),
+        ("kept activations", parts.activations),
+        ("live segment", parts.graphs),
+        ("gradients of activations", parts.gradients),
+        ("gradients of parameters", parts.parameter_gradients),
+        ("temporaries of the action", parts.temporary),
+    ] {
+        table.add_row([Cell::from(part), Cell::bytes(bytes)]);
+    }
+    table
+}
+
+/// How many stages run forward how often.
+fn forwards(plan: &Planned) -> table::Table {
+    let mut table = table::table(["forwards", "stages"], 0..2);
+    let forwards = &plan.staged.forwards;
+    let most = forwards.iter().max().copied().unwrap_or_default();
+    for times in 1..=most {
+        let stages = forwards.iter().filter(|&&count| count == times).count();
+        if stages > 0 {
+            table.add_row([Cell::from(times), stages.into()]);
+        }
+    }
+    table
 }

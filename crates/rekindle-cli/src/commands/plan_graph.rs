@@ -10,8 +10,9 @@ use std::{
 
 use rekindle::record::PlanSummary;
 use rekindle_plan::{
-    Bytes, PlanError, Planner, Request, Schedule,
+    Bytes, PlanError, Planner, Request,
     graph::{Graph, GraphPlan, GraphPlanError, OperationId, plan_graph},
+    schedule::single_level,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,7 @@ impl Program {
                 return None;
             };
             let starts: Vec<usize> = segments[1..].iter().map(|(first, _)| first.0).collect();
-            Some(Schedule::single_level(last.0 + 1, &starts))
+            Some(single_level(last.0 + 1, &starts))
         });
         let plan = GraphPlan::of_operations(graph, None, self.program, Vec::new()).ok()?;
         Some(GraphPlan {

@@ -1,6 +1,6 @@
 //! `rekindle profile`: the measured chain.
 
-use rekindle_plan::{Bytes, Chain, Request, Stage, graph::Link};
+use rekindle_plan::{Bytes, Chain, Request, Stage};
 use rekindle_train::{
     data::Split,
     device::{DeviceId, DeviceInfo},
@@ -10,9 +10,8 @@ use rekindle_train::{
 use super::{plan_graph::plan_elsewhere, train};
 use crate::{
     args::ProfileArgs,
-    config::{self, Config, Overrides},
+    config::{self, Config},
     failure::{Failure, Outcome},
-    network::in_words,
     output,
     progress::Progress,
     table::{self, Cell},
@@ -21,8 +20,7 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
-    let overrides = Overrides::new(&args.config.replace, &args.measure);
-    let config = config::load(&args.config.config, &overrides)?;
+    let config = config::load(&args.config.training(args.measure.clone()))?;
     let device = config.device().resolve()?;
     let data = config.open_data()?;
     let job = job(&config, &device, &data)?;
@@ -34,7 +32,7 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     if args.json {
         output::text(&format!("{text}\n"))
     } else {
-        output::text(&format!("{}{}", table(&step.chain), link(step.link())))
+        output::text(&table(&step.chain))
     }
 }
 
@@ -45,14 +43,14 @@ pub fn job<'a>(
     data: &'a Split,
 ) -> Result<Job<'a>, Failure> {
     let schedule = ScheduleRequest::Plan(Request::default());
-    let job = Job {
+    Ok(Job {
+        device: Some(device),
         eval: data.eval.as_deref(),
         planner: (device.device == DeviceId::Cpu).then_some(plan_elsewhere),
         host: train::host(&config.run, device)?,
         count: config.count(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
-    };
-    Ok(job.on(device))
+    })
 }
 
 /// Measures the job's step.
@@ -62,17 +60,6 @@ pub fn measured(job: &Job<'_>, device: &DeviceInfo) -> Result<Engine, Failure> {
     let measured = session::measure(job, device.device, &mut |event| progress.tell(event));
     progress.finish()?;
     Ok(measured?)
-}
-
-/// The link to host memory, where there is one.
-fn link(link: Option<&Link>) -> String {
-    let Some(link) = link else {
-        return String::new();
-    };
-    let (there, back) = (in_words(link.to_host), in_words(link.to_device));
-    let most = link.host_bytes;
-    let text = format!("Link to host memory: {there}, back {back}, at most {most}.");
-    terminal::wrapped(&text, "") + "\n"
 }
 
 fn table(chain: &Chain) -> String {

@@ -12,7 +12,7 @@ use crate::{
     output,
     report::{
         run::{NO_TIMELINE, run as page_of_run},
-        sweep::sweep as page_of_sweep,
+        sweep as page_of_sweep,
         trace::trace as trace_of,
     },
     started::Started,
@@ -46,18 +46,7 @@ pub fn run(args: &ReportArgs) -> Outcome {
     for folder in &args.runs {
         let path = args.output.clone();
         let path = path.unwrap_or_else(|| folder.join("report.html"));
-        let text = match (folder.join(sweep::folder::RECORD).exists(), trace) {
-            (true, false) => {
-                let record = sweep::folder::read(folder)?;
-                page_of_sweep(&record, Started::read(folder).ok().as_ref())?
-            }
-            (true, true) => {
-                let why = "a trace (.json) is of one run, not of a sweep: name a run's folder";
-                return Err(Failure::usage(why));
-            }
-            (false, _) => of_run(folder, trace)?,
-        };
-        output::file(&path, &text)?;
+        output::file(&path, &text(folder, trace)?)?;
         paths.push(path);
     }
     if args.answer.json {
@@ -80,10 +69,23 @@ fn is_trace(path: &Path) -> Result<bool, Failure> {
     }
 }
 
-fn of_run(folder: &Path, trace: bool) -> Result<String, Failure> {
+/// The page of a folder, or its trace.
+fn text(folder: &Path, trace: bool) -> Result<String, Failure> {
+    let started = Started::read(folder).ok();
+    if folder.join(sweep::folder::RECORD).exists() {
+        return match trace {
+            true => Err(Failure::usage(
+                "a trace (.json) is of one run, not of a sweep: name a run's folder",
+            )),
+            false => Ok(page_of_sweep(
+                &sweep::folder::read(folder)?,
+                started.as_ref(),
+            )),
+        };
+    }
     let record = read_record(folder)?;
     match (trace, &record.timeline) {
-        (false, _) => page_of_run(&record, Started::read(folder).ok().as_ref()),
+        (false, _) => page_of_run(&record, started.as_ref()),
         (true, Some(timeline)) => Ok(trace_of(&record, timeline)),
         (true, None) => Err(Failure::usage(NO_TIMELINE)),
     }

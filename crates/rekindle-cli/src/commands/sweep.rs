@@ -6,9 +6,9 @@ use rekindle_plan::{Bytes, PlanError};
 
 use super::train;
 use crate::{
-    args::{MeasureArgs, ProfileArgs, SweepArgs, TrainArgs, words},
-    child::{self, Refused},
-    config::{self, Config, Overrides},
+    args::{SweepArgs, TrainArgs, words},
+    child,
+    config::{self, Config},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
@@ -23,13 +23,11 @@ use crate::{
 
 /// Runs all rows, and shows them.
 pub fn run(args: &SweepArgs) -> Outcome {
-    let config = config::load(
-        &args.config.config,
-        &Overrides {
-            steps: Some(args.steps),
-            ..Overrides::new(&args.config.replace, &args.measure)
-        },
-    )?;
+    let mut training = TrainArgs {
+        steps: Some(args.steps),
+        ..args.config.training(args.measure.clone())
+    };
+    let config = config::load(&training)?;
     let device = config.device().resolve()?;
     let bytes = |size| train::bytes_of(size, &device);
     let points = points(args, &config, bytes)?;
@@ -58,13 +56,15 @@ pub fn run(args: &SweepArgs) -> Outcome {
     }
     stop::in_order("stopping; rows that are done are kept");
 
+    training.measure.device = Some(DeviceChoice::One(device.device));
     let mut sweep = Sweep {
-        args,
-        device: DeviceChoice::One(device.device),
+        training,
         record,
         folder,
     };
-    let result = sweep.run(points);
+    // If some rows are requested, default budgets are not run.
+    let spread = args.segments.is_empty() && args.budgets.is_empty();
+    let result = sweep.run(points, spread);
 
     let record = &sweep.record;
     if args.answer.json {
@@ -98,7 +98,7 @@ fn points(
     let stages = config.shape.stages.len();
     let wrong = |&&segments: &&usize| segments == 0 || segments > stages;
     if let Some(&segments) = args.segments.iter().find(wrong) {
-        return Err(PlanError::Segments { segments, stages }.into());
+        return Err(PlanError::segments(segments, stages).into());
     }
     let mut points = point::uniform(&args.segments, stages, !args.budgets.is_empty());
     let mut add = |point| {
@@ -118,17 +118,14 @@ fn points(
 }
 
 struct Sweep<'a> {
-    args: &'a SweepArgs,
-    /// Where rows run.
-    device: DeviceChoice,
+    /// What each row trains, in its own way.
+    training: TrainArgs,
     record: SweepRecord,
     folder: Option<&'a Path>,
 }
 
 impl Sweep<'_> {
-    fn run(&mut self, points: Vec<Point>) -> Outcome {
-        // If some rows are requested, default budgets are not run.
-        let spread = self.args.segments.is_empty() && self.args.budgets.is_empty();
+    fn run(&mut self, points: Vec<Point>, spread: bool) -> Outcome {
         let more = if spread { point::BUDGETS } else { 0 };
         self.record.rows_asked = points.len() + more;
         note!("measuring the stages");
@@ -170,57 +167,41 @@ impl Sweep<'_> {
         }
     }
 
-    fn measure(&self) -> MeasureArgs {
-        MeasureArgs {
-            device: Some(self.device),
-            ..self.args.measure.clone()
-        }
-    }
-
     /// The smallest feasible budget. Reports every error that all rows would have.
     fn smallest_budget(&self) -> Result<Bytes, Failure> {
-        let planning = ProfileArgs {
-            config: self.args.config.clone(),
-            measure: self.measure(),
-            output: None,
-            json: true,
-        };
-        let mut planning = words("plan", &planning)?;
         // Nothing fits one byte.
-        planning.extend(["--planner", "auto", "--budget", "1B"].map(str::to_owned));
-        match child::ask(&planning) {
-            Err(Refused::Infeasible(answer)) => Ok(answer.smallest_budget_bytes),
-            Err(refused) => Err(refused.into()),
+        let planning = Point::Optimal(Bytes(1)).of(TrainArgs {
+            steps: None,
+            ..self.training.clone()
+        });
+        match child::ask(&words("plan", &planning)?) {
+            Err(Failure {
+                infeasible: Some(answer),
+                ..
+            }) => Ok(answer.smallest_budget_bytes),
+            Err(failure) => Err(failure),
             Ok(_) => Err(Failure::other("a plan fits one byte")),
         }
     }
 
     /// Runs a row.
     fn trained(&self, point: Point) -> Result<SweepRow, Failure> {
-        let training = TrainArgs {
-            steps: Some(self.args.steps),
-            ..self.args.config.training(self.measure())
-        };
-        let (outcome, message) = match child::ask(&words("train", &point.of(training))?) {
+        let training = point.of(self.training.clone());
+        let failure = match child::ask(&words("train", &training)?) {
             Ok(answer) => {
                 let run = serde_json::from_str(&answer).map_err(Failure::other)?;
                 return Ok(SweepRow::done(point, run));
             }
-            Err(Refused::Infeasible(answer)) => {
-                let (budget, smallest) = (
-                    answer.budget_bytes,
-                    answer.smallest_budget_of_all_planners_bytes,
-                );
-                let message = format!("no plan fits {budget}; the smallest budget is {smallest}");
-                (RowOutcome::NoPlan, message)
-            }
-            // A budget of more than the machine can give, or a run of more.
-            Err(Refused::Failed(exit::NO_PLAN | exit::OUT_OF_MEMORY, message)) => {
-                (RowOutcome::OutOfMemory, message)
-            }
-            Err(Refused::Failed(_, message)) => (RowOutcome::Failed, message),
-            Err(interrupted @ Refused::Interrupted) => return Err(interrupted.into()),
+            Err(failure) => failure,
         };
+        let outcome = match failure.code {
+            exit::INTERRUPTED => return Err(failure),
+            _ if failure.infeasible.is_some() => RowOutcome::NoPlan,
+            // A budget of more than the machine can give, or a run of more.
+            exit::NO_PLAN | exit::OUT_OF_MEMORY => RowOutcome::OutOfMemory,
+            _ => RowOutcome::Failed,
+        };
+        let message = failure.report.to_string();
         Ok(SweepRow::not_done(point, outcome, message))
     }
 }

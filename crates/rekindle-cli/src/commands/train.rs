@@ -10,18 +10,17 @@ use rekindle_train::{
     ranks::Ranks,
     record::{Measured, RunRecord},
     run_dir::RunDir,
-    session::{self, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
+    session::{self, Event, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
 };
 
 use super::plan_graph::plan_elsewhere;
 use crate::{
     args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
     child,
-    config::{self, Config, OffloadChoice, Overrides, RunKeys},
+    config::{self, Config, OffloadChoice, RunKeys},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
-    infeasible::Infeasible,
     output, plan_file, plot,
     progress::Progress,
     ranks,
@@ -45,8 +44,8 @@ pub(super) struct Asked {
 }
 
 /// What a rank is asked for.
-pub(super) fn asked(path: &Path, overrides: &Overrides, ranks: &Ranks) -> Result<Asked, Failure> {
-    let config = config::load(path, overrides)?;
+pub(super) fn asked(args: &TrainArgs, ranks: &Ranks) -> Result<Asked, Failure> {
+    let config = config::load(args)?;
     let local = ranks.local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
@@ -82,15 +81,7 @@ fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
         }
         None => args.config_path().display().to_string(),
     };
-    let overrides = Overrides {
-        steps: args.steps,
-        seed: args.seed,
-        on_nonfinite: args.on_nonfinite,
-        schedule: args.schedule,
-        plan: args.plan.clone(),
-        ..Overrides::new(&args.replace, &args.measure)
-    };
-    let asked = asked(args.config_path(), &overrides, ranks)?;
+    let asked = asked(&args, ranks)?;
     let data = asked.config.open_data()?;
     let speaks = ranks.rank() == 0;
     let output = args.output.as_deref().filter(|_| speaks);
@@ -117,22 +108,22 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     let Opened {
         args,
         name,
-        asked,
+        asked: Asked {
+            config,
+            device,
+            schedule,
+        },
         data,
         host,
-        track,
+        mut track,
     } = ranks::settled(ranks, opened)?;
-    let Asked {
-        config,
-        device,
-        schedule,
-    } = asked;
     let args = &args;
     let plain = || plain_steps(args);
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
     let job = Job {
         name: &name,
+        device: Some(&device),
         eval: data.eval.as_deref().filter(|_| !args.no_eval),
         compare: args.compare,
         plain_elsewhere: (on_cpu && ranks.is_alone()).then_some(&plain),
@@ -146,12 +137,9 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         weights: args.weights.clone().filter(|_| speaks),
         ranks: ranks.clone(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
-    }
-    .on(&device);
-    let budget = match config.run.budget {
-        Some(budget) => format!(", budget {budget}"),
-        None => String::new(),
     };
+    let budget = config.run.budget.map(|budget| format!(", budget {budget}"));
+    let budget = budget.unwrap_or_default();
     let shared = match ranks.count() {
         1 => String::new(),
         count => format!(", {count} ranks"),
@@ -161,35 +149,45 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         device.device,
         device.name
     );
-    if let (Some(budget), Some(free)) = (job.budget(), device.free_bytes)
-        && budget > free
-    {
-        note!("warning: only {free} of the budget of {budget} are free now");
-    }
-    let keep = match args.output.as_ref().filter(|_| speaks) {
-        Some(folder) => Some(keep(&config, &name, args, folder)?),
+    let folder = args.output.as_ref().or(args.resume.as_ref());
+    // How the run is started, kept for `--resume` once there is a plan.
+    let started = match args.output.as_ref().filter(|_| speaks) {
+        Some(folder) => {
+            let started = Started::now(name.clone(), args.weights.as_deref())?;
+            let config = config.whole(&started.directory)?;
+            Some((folder, started, config))
+        }
         None => None,
     };
     let mut progress = Progress::new(config.training.steps, config.training.batch);
-    (progress.track, progress.keep) = (track, keep);
-    let result = session::run(&job, device.device, &mut |event| progress.tell(event));
-    let finished = progress.finish();
-    if let (true, Err(RunError::Plan(error))) = (args.json && speaks, &result) {
-        Infeasible::report(error)?;
-    }
-    if let Err(RunError::Finished { path, steps }) = &result {
-        let more = match config.training.rate_depends_on_steps() {
-            false => "; `--steps N` trains further",
-            true => ". Its learning rate depends on the number of steps, so it cannot be extended",
+    let mut written = Ok(());
+    let result = session::run(&job, device.device, &mut |event| {
+        let own = match (&event, &started, &mut track) {
+            // A config without the command line beside it is no run's.
+            (Event::Planned { .. }, Some((folder, started, config)), _) => started
+                .keep(folder)
+                .and_then(|()| output::file(&folder.join(CONFIG), config)),
+            (Event::Tracked(passes), _, Some(track)) => track.step(passes),
+            _ => Ok(()),
         };
+        if written.is_ok() {
+            written = own;
+        }
+        progress.tell(event);
+    });
+    if let (Ok(()), Some(track)) = (&written, &track) {
         note!(
-            "{}: all {steps} steps are done, so nothing is left to do{more}",
-            path.display()
+            "wrote {} (the tensors of each pass in the first steps)",
+            track.path.display()
         );
+    }
+    let finished = progress.finish().and(written);
+    if let Err(finished @ RunError::Finished { .. }) = &result {
+        note!("{finished}");
         return Ok(());
     }
     let record = result?;
-    let drawn = match args.output.as_ref().or(args.resume.as_ref()) {
+    let drawn = match folder {
         Some(folder) if speaks => draw_timeline(&record, folder),
         _ => Ok(()),
     };
@@ -206,13 +204,11 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
                 "interrupted after step {} of {}",
                 record.steps, config.training.steps
             ),
-            match args.output.as_ref().or(args.resume.as_ref()) {
-                Some(folder) => {
-                    format!(
-                        "continue with `rekindle train --resume {}`",
-                        folder.display()
-                    )
-                }
+            match folder {
+                Some(folder) => format!(
+                    "continue with `rekindle train --resume {}`",
+                    folder.display()
+                ),
                 None => "`-o RUN_DIR` saves a run, so that it can continue later".into(),
             },
         ));
@@ -247,32 +243,12 @@ fn plain_steps(args: &TrainArgs) -> Option<Measured> {
     serde_json::from_str(&answer).ok()
 }
 
-/// What writes how a run was started to its folder, for `--resume`.
-fn keep(
-    config: &Config,
-    name: &str,
-    args: &TrainArgs,
-    folder: &Path,
-) -> Result<Box<dyn FnOnce() -> Outcome>, Failure> {
-    let started = Started::now(name.to_owned(), args.weights.as_deref())?;
-    let config = config.whole(&started.directory)?;
-    let folder = folder.to_owned();
-    Ok(Box::new(move || {
-        // A config without the command line beside it is no run's.
-        started.keep(&folder)?;
-        output::file(&folder.join(CONFIG), &config)
-    }))
-}
-
 /// Writes a picture of the traced step beside the run's record.
 fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
-    let Some(drawn) = plot::timeline::picture(record) else {
-        return Ok(());
-    };
-    output::file(
-        &folder.join("timeline.svg"),
-        &drawn.map_err(Failure::other)?,
-    )
+    match plot::timeline::picture(record) {
+        Some(picture) => output::file(&folder.join("timeline.svg"), &picture),
+        None => Ok(()),
+    }
 }
 
 /// The folder for the run's files.
@@ -350,7 +326,6 @@ fn too_much(bytes: Bytes, all: Bytes, device: &DeviceInfo) -> String {
     }
     let others = rekindle_train::device::gpu_processes(number);
     if !others.is_empty() {
-        let others: Vec<String> = others.iter().map(ToString::to_string).collect();
         text.push_str(&format!(". The rest is held by {}", others.join(", ")));
     }
     text

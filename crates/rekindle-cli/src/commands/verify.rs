@@ -1,19 +1,19 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
 use rekindle::Dtype;
-use rekindle_plan::{Request, Seconds};
+use rekindle_plan::Request;
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{Job, ScheduleRequest},
-    verify::{Comparison, Verification, Verified, usual_segments, verify},
+    verify::{Comparison, Verified, usual_segments, verify},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::train;
 use crate::{
-    args::VerifyArgs,
-    config::{self, Config, Overrides, RunKeys},
+    args::{TrainArgs, VerifyArgs},
+    config::{self, Config, RunKeys},
     failure::{Failure, Outcome},
     output,
     table::{self, several},
@@ -35,13 +35,8 @@ pub struct VerifyRecord {
     tolerance: f64,
     /// Whether all comparisons pass. If not, the exit code is 1.
     passed: bool,
-    /// One comparison for each plan.
-    comparisons: Vec<Comparison>,
-    /// Time to record the step. The library takes it before each step, to compare it with its recording; `train` does not,
-    /// because its steps cannot change.
-    recording_s: Seconds,
-    /// Time of the plain step, as predicted from its measured operations.
-    plain_step_s: Seconds,
+    #[serde(flatten)]
+    verified: Verified,
 }
 
 /// Largest relative difference that is attributed to rounding on a GPU, where the fastest kernel may be chosen
@@ -57,22 +52,19 @@ fn gpu_tolerance(dtype: Dtype) -> f64 {
 
 /// Compares, and fails if anything differs.
 pub fn run(args: &VerifyArgs) -> Outcome {
-    let config = config::load(
-        &args.config.config,
-        &Overrides {
-            steps: Some(args.steps),
-            ..Overrides::new(&args.config.replace, &args.measure)
-        },
-    )?;
+    let config = config::load(&TrainArgs {
+        steps: Some(args.steps),
+        ..args.config.training(args.measure.clone())
+    })?;
     let device = config.device().resolve()?;
     let data = config.open_data()?;
     let schedule = ScheduleRequest::Plan(Request::default());
     let job = Job {
+        device: Some(&device),
         count: config.count(),
         host: train::host(&config.run, &device)?,
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
-    }
-    .on(&device);
+    };
     note!(
         "comparing {} with the plain run on {} ({})",
         several(args.steps, "step"),
@@ -83,21 +75,14 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         DeviceId::Cpu => 0.0,
         DeviceId::Cuda(_) | DeviceId::Wgpu(_) => gpu_tolerance(config.training.dtype),
     };
-    let verification = Verification {
-        job: &job,
-        plans: plans(args, &config, &device)?,
-    };
-    let verified = verify(verification, device.device, &mut |comparison| {
+    let plans = plans(args, &config, &device)?;
+    let verified = verify(&job, plans, device.device, &mut |comparison| {
         note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
     })?;
-    let Verified {
-        comparisons,
-        recording,
-        plain_step,
-    } = verified;
+    let comparisons = &verified.comparisons;
     let failed = comparisons
         .iter()
-        .filter(|comparison| !passes(comparison, tolerance))
+        .filter(|comparison| verdict(comparison, tolerance) == DIFFERS)
         .count();
     let plans = comparisons.len();
     if args.answer.json {
@@ -107,15 +92,14 @@ pub fn run(args: &VerifyArgs) -> Outcome {
             steps: args.steps,
             tolerance,
             passed: failed == 0,
-            comparisons,
-            recording_s: recording,
-            plain_step_s: plain_step,
+            verified,
         })?;
     } else {
-        let share = 100.0 * recording.0 / plain_step.0;
+        let recording = verified.recording_s;
+        let share = 100.0 * recording.0 / verified.plain_step_s.0;
         output::text(&format!(
             "{}recording the step takes {recording}, {share:.1}% of the plain step\n",
-            table(&comparisons, tolerance)
+            table(comparisons, tolerance)
         ))?;
     }
     if failed > 0 {
@@ -167,19 +151,18 @@ fn plans(
     Ok(plans)
 }
 
-fn passes(comparison: &Comparison, tolerance: f64) -> bool {
+/// The verdict that fails.
+const DIFFERS: &str = "DIFFERS";
+
+fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
     let largest = comparison
         .loss
         .max(comparison.gradients)
         .max(comparison.state);
-    comparison.identical || (largest <= tolerance && tolerance > 0.0)
-}
-
-fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
-    match (comparison.identical, passes(comparison, tolerance)) {
-        (true, _) => "identical",
-        (false, true) => "same within rounding",
-        (false, false) => "DIFFERS",
+    match comparison.identical {
+        true => "identical",
+        false if largest <= tolerance && tolerance > 0.0 => "same within rounding",
+        false => DIFFERS,
     }
 }
 

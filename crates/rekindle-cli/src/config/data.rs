@@ -2,10 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle_train::{
-    data::{DataError, settings::Source},
-    file_error::Blame,
-};
+use rekindle_train::data::{DataError, settings::Source};
 
 use crate::{exit, failure::Failure};
 
@@ -41,9 +38,11 @@ pub fn in_folder(source: &Source, folder: &Path) -> Option<Source> {
 
 /// The failure of data that could not be opened.
 pub fn failure(error: DataError, source: &Source) -> Failure {
-    match error.blame() {
-        Blame::System => Failure::with_help(exit::FILE_REFUSED, error, where_to_get(source)),
-        Blame::Content => error.into(),
+    match error {
+        DataError::File(file) if file.is_of_system() => {
+            Failure::with_help(exit::FILE_REFUSED, file, where_to_get(source))
+        }
+        error => error.into(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The depth of a config's model, which the command line can vary: how often the group repeats that unfolds to the most
 //! layers, of those in the list `layers` itself; the first of equals.
 
-use rekindle_train::model::spec::LayerSpec;
+use rekindle_train::model::spec::{LayerSpec, count_layers};
 
 /// The group that determines the depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,22 +27,13 @@ pub fn deepest(layers: &[LayerSpec]) -> Option<Group> {
     let (item, times, turn) = groups
         .rev()
         .max_by_key(|(_, times, turn)| times * turn.len())?;
-    let turn = count(&turn);
+    let turn = count_layers(&turn);
     Some(Group {
         item,
         times,
         turn,
-        others: count(&unfolded(layers).ok()?) - times * turn,
+        others: count_layers(&unfolded(layers).ok()?) - times * turn,
     })
-}
-
-/// Layers of an unfolded list, those inside residuals counted.
-fn count(layers: &[LayerSpec]) -> usize {
-    let inside = layers.iter().map(|layer| match layer {
-        LayerSpec::Residual(layers) => 1 + count(layers),
-        _ => 1,
-    });
-    inside.sum()
 }
 
 /// The layers with another depth, if a group repeats.

@@ -2,7 +2,7 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`schema`] | the types that serde reads |
+//! | [`ConfigFile`] | what serde reads |
 //! | [`problem`] | what is wrong, and where |
 //! | [`depth`] | the depth of a model |
 //! | [`data`], [`run`] | `[data]`, `[run]` |
@@ -16,34 +16,64 @@ mod data;
 pub mod depth;
 mod problem;
 mod run;
-pub mod schema;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rekindle::{meter::Count, record::Kernels};
 use rekindle_plan::Bytes;
 use rekindle_train::{
     Estimated,
     chunks::check_loss_chunks,
-    data::{Dataset, Split, TargetKind, settings::Source},
+    data::{Split, TargetKind, settings::Source},
     model::{
         shape::ModelShape,
         spec::{LayerSpec, ModelSpec, SampleShape},
     },
-    settings::{OnNonFinite, TrainSettings},
+    settings::{Invalid, TrainSettings},
 };
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use self::problem::{Problem, layer_key};
 pub use self::run::{OffloadChoice, RunKeys};
-use self::{
-    problem::{Problem, layer_key, place},
-    schema::{ConfigFile, ModelKeys},
-};
-use crate::{
-    args::{MeasureArgs, ReplaceArgs, ScheduleArgs},
-    device::DeviceChoice,
-    exit,
-    failure::Failure,
-};
+use crate::{args::TrainArgs, device::DeviceChoice, exit, failure::Failure};
+
+/// A rekindle config: a model, its data, how it is trained and how it is run.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(expecting = "a table", deny_unknown_fields)]
+#[schemars(title = "rekindle config")]
+pub struct ConfigFile {
+    /// Where samples come from: one source. Relative paths start at the config's folder.
+    pub data: Source,
+    /// The model.
+    pub model: ModelKeys,
+    /// How the model is trained.
+    #[serde(default)]
+    pub train: TrainSettings,
+    /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` may be given.
+    #[serde(default)]
+    pub run: RunKeys,
+}
+
+/// The model.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(expecting = "a table", deny_unknown_fields)]
+pub struct ModelKeys {
+    /// Shape of one sample without the batch dimension. Not set, it is the data's.
+    pub input: Option<Vec<usize>>,
+    /// The layers in order.
+    pub layers: Vec<LayerSpec>,
+}
+
+impl ConfigFile {
+    /// Checks what the types leave open: ranges, and keys that exclude each other. Returns the section of what is wrong.
+    fn validate(&self) -> Result<(), (&'static str, Invalid)> {
+        self.data.validate().map_err(|invalid| ("data", invalid))?;
+        let train = self.train.validate();
+        train.map_err(|invalid| ("train", invalid))?;
+        self.run.validate().map_err(|invalid| ("run", invalid))
+    }
+}
 
 /// Everything that decides a run.
 #[derive(Debug)]
@@ -62,54 +92,18 @@ pub struct Config {
     pub run: RunKeys,
 }
 
-/// Arguments that replace what a config says.
-#[derive(Debug, Clone, Default)]
-pub struct Overrides {
-    /// Arguments of all commands with a config.
-    pub replace: ReplaceArgs,
-    /// The device, and how it is measured.
-    pub measure: MeasureArgs,
-    /// The schedule.
-    pub schedule: ScheduleArgs,
-    /// A plan's file.
-    pub plan: Option<PathBuf>,
-    /// Optimizer steps.
-    pub steps: Option<usize>,
-    /// The seed.
-    pub seed: Option<u64>,
-    /// What to do if a step's loss or gradients are not finite.
-    pub on_nonfinite: Option<OnNonFinite>,
-}
-
-impl Overrides {
-    /// What most commands with a config have.
-    pub fn new(replace: &ReplaceArgs, measure: &MeasureArgs) -> Self {
-        Self {
-            replace: replace.clone(),
-            measure: measure.clone(),
-            ..Self::default()
-        }
-    }
-}
-
-/// Reads a config and checks all that can be checked without opening the data.
-pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Failure> {
+/// Reads the config of a training, with what is typed beside it, and checks all that can be checked without opening the data.
+pub fn load(typed: &TrainArgs) -> Result<Config, Failure> {
+    let path = typed.config_path();
     let text = crate::input::text(path)?;
     let base = path.parent().unwrap_or(Path::new(""));
-    parse(&text, base, overrides).map_err(|mistake| match mistake {
-        Mistake::File(problem) => Failure {
-            code: exit::USAGE,
-            report: problem.in_file(path, &text).into(),
-        },
-        Mistake::Arguments(message) => Failure::usage(message),
-    })
+    parse(&text, base, typed).map_err(|problem| problem.failure(path, &text))
 }
 
-fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mistake> {
+fn parse(text: &str, base: &Path, typed: &TrainArgs) -> Result<Config, Problem> {
     let file: ConfigFile = toml::from_str(text).map_err(|error| Problem::of_toml(&error, text))?;
     file.validate().map_err(|(section, invalid)| {
-        let span = place(text, &format!("{section}.{}", invalid.key));
-        Problem::new(invalid.to_string(), span)
+        Problem::at(text, &format!("{section}.{}", invalid.key), &invalid)
     })?;
     let ConfigFile {
         mut data,
@@ -120,19 +114,17 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
 
     data::start_at(base, &mut data);
     run.plan = run.plan.map(|plan| base.join(plan));
-    let mut run = run.replaced(&overrides.schedule, overrides.plan.as_deref());
-    run.measure_as(&overrides.measure);
+    let run = run.replaced(typed);
     let input = input(model.input, &data).map_err(|why| {
         let help = "leave `input` out: it follows from the data";
-        Problem::new(why, place(text, "model.input")).help(help)
+        Problem::at(text, "model.input", why).help(help)
     })?;
-    replace_data(&mut data, &input, overrides)?;
-    replace_numbers(&mut train, overrides)?;
+    replace_data(&mut data, &input, typed)?;
+    replace_numbers(&mut train, typed)?;
 
-    let (written, mut layers) = layers(text, model.layers, overrides)?;
-    let misfit = |message: String, path: &[usize]| {
-        Problem::new(message, place(text, &layer_key(&written, path)))
-    };
+    let (written, mut layers) = layers(text, model.layers, typed)?;
+    let misfit =
+        |message: String, path: &[usize]| Problem::at(text, &layer_key(&written, path), message);
     if let Some(vocab) = data.vocab() {
         count_ids(&mut layers, vocab).map_err(|why| misfit(why, &[0]))?;
     }
@@ -141,19 +133,14 @@ fn parse(text: &str, base: &Path, overrides: &Overrides) -> Result<Config, Mista
         .infer()
         .map_err(|error| misfit(error.to_string(), &error.path))?;
     let target = data.target();
-    check_output(&shape, target).map_err(|problem| {
-        let last = [model.layers.len() - 1];
-        Problem {
-            span: place(text, &layer_key(&written, &last)),
-            ..problem
+    check_output(&shape, target)
+        .map_err(|(why, help)| misfit(why, &[model.layers.len() - 1]).help(help))?;
+    check_loss_chunks(&train, &model, target).map_err(|refused| {
+        match typed.replace.loss_chunks {
+            None => Problem::at(text, "train.loss_chunks", refused),
+            Some(_) => Problem::typed(refused),
         }
     })?;
-    if let Err(refused) = check_loss_chunks(&train, &model, target) {
-        return Err(match overrides.replace.loss_chunks {
-            None => Problem::new(refused.to_string(), place(text, "train.loss_chunks")).into(),
-            Some(_) => Mistake::Arguments(refused.to_string()),
-        });
-    }
     Ok(Config {
         model,
         written,
@@ -173,18 +160,6 @@ impl Config {
     /// The device that is asked for.
     pub fn device(&self) -> DeviceChoice {
         self.run.device.unwrap_or_default()
-    }
-
-    /// The model with another depth.
-    pub fn deepened(&self, depth: usize) -> Result<ModelSpec, Failure> {
-        let written = depth::deepened(&self.written, depth);
-        let unfolded = depth::unfolded(written.as_ref().unwrap_or(&self.written));
-        let mut layers = unfolded.map_err(|(_, why)| Failure::usage(why))?;
-        if let Some(vocab) = self.data.vocab() {
-            count_ids(&mut layers, vocab).map_err(Failure::usage)?;
-        }
-        let input = self.model.input.clone();
-        Ok(ModelSpec { input, layers })
     }
 
     /// The same as a config file, with all that was typed beside it. It may stand anywhere: paths start at `base`.
@@ -221,15 +196,9 @@ impl Config {
         let split =
             rekindle_train::data::open(&self.data, self.training.eval_split, self.training.seed)
                 .map_err(|error| data::failure(error, &self.data))?;
-        self.check_data(&*split.train)?;
-        Ok(split)
-    }
-
-    /// Checks that the model takes the samples that were found.
-    pub fn check_data(&self, data: &dyn Dataset) -> Result<(), Failure> {
-        let (found, wanted) = (data.sample_shape(), &self.model.input);
+        let (found, wanted) = (split.train.sample_shape(), &self.model.input);
         if found == *wanted {
-            return Ok(());
+            return Ok(split);
         }
         Err(Failure::with_help(
             exit::USAGE,
@@ -239,57 +208,37 @@ impl Config {
     }
 }
 
-/// Something wrong in the file, or in arguments that do not fit it.
-#[derive(Debug)]
-enum Mistake {
-    File(Problem),
-    Arguments(String),
-}
-
-impl From<Problem> for Mistake {
-    fn from(problem: Problem) -> Self {
-        Self::File(problem)
-    }
-}
-
 fn replace_data(
     source: &mut Source,
     input: &SampleShape,
-    overrides: &Overrides,
-) -> Result<(), Mistake> {
-    if overrides.replace.data.is_some() {
+    typed: &TrainArgs,
+) -> Result<(), Problem> {
+    if typed.replace.data.is_some() {
         *source = source.synthetic_like();
         if let Source::Synthetic { shape, .. } = source {
             shape.clone_from(&input.dims);
         }
     }
-    if let Some(folder) = &overrides.replace.data_dir {
+    if let Some(folder) = &typed.replace.data_dir {
         *source = data::in_folder(source, folder).ok_or_else(|| {
-            Mistake::Arguments(
-                "`--data-dir` was given, but synthetic data has no files: leave it out".into(),
-            )
+            Problem::typed("`--data-dir` was given, but synthetic data has no files: leave it out")
         })?;
     }
     Ok(())
 }
 
-fn replace_numbers(training: &mut TrainSettings, overrides: &Overrides) -> Result<(), Mistake> {
-    training.batch = overrides.replace.batch.unwrap_or(training.batch);
-    training.steps = overrides.steps.unwrap_or(training.steps);
-    training.seed = overrides.seed.unwrap_or(training.seed);
-    training.dtype = overrides.replace.dtype.unwrap_or(training.dtype);
-    training.update = overrides.replace.update.unwrap_or(training.update);
-    training.loss_chunks = overrides
-        .replace
-        .loss_chunks
-        .unwrap_or(training.loss_chunks);
-    training.on_nonfinite = overrides.on_nonfinite.unwrap_or(training.on_nonfinite);
-    training.optimizer_state = overrides
-        .replace
-        .optimizer_state
-        .unwrap_or(training.optimizer_state);
-    let checked = training.validate();
-    checked.map_err(|invalid| Mistake::Arguments(invalid.to_string()))
+fn replace_numbers(training: &mut TrainSettings, typed: &TrainArgs) -> Result<(), Problem> {
+    let replace = &typed.replace;
+    training.batch = replace.batch.unwrap_or(training.batch);
+    training.steps = typed.steps.unwrap_or(training.steps);
+    training.seed = typed.seed.unwrap_or(training.seed);
+    training.dtype = replace.dtype.unwrap_or(training.dtype);
+    training.update = replace.update.unwrap_or(training.update);
+    training.loss_chunks = replace.loss_chunks.unwrap_or(training.loss_chunks);
+    training.on_nonfinite = typed.on_nonfinite.unwrap_or(training.on_nonfinite);
+    let state = replace.optimizer_state;
+    training.optimizer_state = state.unwrap_or(training.optimizer_state);
+    training.validate().map_err(Problem::typed)
 }
 
 /// The model's input: the data's shape, unless the config sets another image size.
@@ -320,16 +269,15 @@ fn input(stated: Option<Vec<usize>>, source: &Source) -> Result<SampleShape, Str
 fn layers(
     text: &str,
     written: Vec<LayerSpec>,
-    overrides: &Overrides,
-) -> Result<(Vec<LayerSpec>, Vec<LayerSpec>), Mistake> {
-    let misfit = |(item, why): (usize, String)| {
-        Problem::new(why, place(text, &format!("model.layers.{item}")))
-    };
+    typed: &TrainArgs,
+) -> Result<(Vec<LayerSpec>, Vec<LayerSpec>), Problem> {
+    let misfit =
+        |(item, why): (usize, String)| Problem::at(text, &format!("model.layers.{item}"), why);
     let unfolded = depth::unfolded(&written).map_err(misfit)?;
-    let Some(depth) = overrides.replace.depth else {
+    let Some(depth) = typed.replace.depth else {
         return Ok((written, unfolded));
     };
-    let refused = |why: &str| Mistake::Arguments(format!("`--depth {depth}`: {why}"));
+    let refused = |why: &str| Problem::typed(format!("`--depth {depth}`: {why}"));
     let deeper = depth::deepened(&written, depth);
     let deeper = deeper.ok_or_else(|| refused("`layers` has no `repeat`"))?;
     let unfolded = depth::unfolded(&deeper).map_err(|(_, why)| refused(&why))?;
@@ -351,8 +299,9 @@ fn count_ids(layers: &mut [LayerSpec], needed: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Every loss requires one row of numbers, long enough for the target, or one row for each of a sample's tokens.
-fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), Problem> {
+/// Every loss requires one row of numbers, long enough for the target, or one row for each of a sample's tokens. The error is
+/// what is wrong, and what to do.
+fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), (String, String)> {
     let output = shape.output();
     let tokens: usize = shape.input.dims.iter().product();
     let (fits, width, wanted) = match target {
@@ -386,7 +335,7 @@ fn check_output(shape: &ModelShape, target: TargetKind) -> Result<(), Problem> {
         ""
     };
     let help = format!("end with {flatten}{{ linear = {{ out = {width} }} }}");
-    Err(Problem::new(format!("the model gives {output}, but {wanted}"), 0..0).help(help))
+    Err((format!("the model gives {output}, but {wanted}"), help))
 }
 
 #[cfg(test)]

@@ -1,40 +1,48 @@
 //! Problems in a config, with their positions.
 //!
-//! serde's errors bring theirs. The position of a value that serde takes and [`validate`](super::schema::ConfigFile::validate)
+//! serde's errors bring theirs. The position of a value that serde takes and [`validate`](super::ConfigFile::validate)
 //! refuses is looked up in the text, where there is such a problem.
 
 use std::{ops::Range, path::Path};
 
-use miette::{Diagnostic, NamedSource, SourceSpan};
+use miette::{LabeledSpan, MietteDiagnostic, NamedSource, Report};
 use rekindle_train::model::spec::LayerSpec;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
-use crate::terminal;
+use crate::{exit, failure::Failure, terminal};
 
 /// What a name is told that stands without its keys.
 const ALONE: &str = "the name alone is not enough: it needs a value, `{ name = .. }`";
 
-/// A problem at a position in a config, without the config's text.
-#[derive(Debug, Clone, PartialEq)]
+/// Something wrong in a config, without the config's text, or in arguments that do not fit it.
+#[derive(Debug)]
 pub struct Problem {
     /// What is wrong.
     pub message: String,
-    /// The place, in bytes.
-    pub span: Range<usize>,
+    /// The place in the config, in bytes; of arguments none.
+    pub span: Option<Range<usize>>,
     /// What to do.
     pub help: Option<String>,
 }
 
 impl Problem {
-    /// A problem at a place.
-    pub fn new(message: impl Into<String>, span: Range<usize>) -> Self {
+    /// A problem of arguments.
+    pub fn typed(message: impl ToString) -> Self {
         Self {
-            message: message.into(),
-            span,
+            message: message.to_string(),
+            span: None,
             help: None,
+        }
+    }
+
+    /// A problem with the value of a dotted key of a config. An item of a list has its index as key.
+    pub fn at(text: &str, key: &str, message: impl ToString) -> Self {
+        Self {
+            span: Some(place(text, key)),
+            ..Self::typed(message)
         }
     }
 
@@ -93,46 +101,41 @@ impl Problem {
             let (unknown, known) = message.strip_prefix(start)?.split_once(between)?;
             Some((unknown.trim_matches('`'), known, what))
         });
-        match list {
+        let (message, help) = match list {
             Some((unknown, known, what)) => {
                 let all = || format!("expected {known}; docs/config.md describes them");
                 let help = meant(unknown, known).unwrap_or_else(all);
-                Self::new(format!("unknown {what} `{unknown}`"), span).help(help)
+                (format!("unknown {what} `{unknown}`"), Some(help))
             }
             None => {
                 let typed = text.get(span.clone()).unwrap_or_default();
                 let help = meant(typed.trim_matches(['"', '\'']), &message);
-                Self {
-                    message,
-                    span,
-                    help: help.filter(|_| error.message().starts_with("expected ")),
-                }
+                let help = help.filter(|_| error.message().starts_with("expected "));
+                (message, help)
             }
+        };
+        Self {
+            message,
+            span: Some(span),
+            help,
         }
     }
 
-    /// Joins the problem with the text that it is in.
-    pub fn in_file(self, path: &Path, text: &str) -> ConfigError {
-        ConfigError {
-            message: terminal::shown(&self.message),
-            source_code: NamedSource::new(path.display().to_string(), terminal::in_place(text)),
-            span: self.span.into(),
+    /// The problem with the lines of the config that it is in.
+    pub fn failure(self, path: &Path, text: &str) -> Failure {
+        let place = self.span.map(|span| LabeledSpan::at(span, "here"));
+        let shown = MietteDiagnostic {
             help: self.help.as_deref().map(terminal::shown),
+            labels: place.map(|place| vec![place]),
+            ..MietteDiagnostic::new(terminal::shown(&self.message))
+        };
+        let source = NamedSource::new(path.display().to_string(), terminal::in_place(text));
+        Failure {
+            code: exit::USAGE,
+            report: Report::new(shown).with_source_code(source),
+            infeasible: None,
         }
     }
-}
-
-/// Something wrong in a config, shown with its lines.
-#[derive(Debug, Diagnostic, thiserror::Error)]
-#[error("{message}")]
-pub struct ConfigError {
-    message: String,
-    #[source_code]
-    source_code: NamedSource<String>,
-    #[label("here")]
-    span: SourceSpan,
-    #[help]
-    help: Option<String>,
 }
 
 /// The word in `known` of which `word` is probably a typing error.
@@ -149,8 +152,8 @@ fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Optio
         .map(|(_, candidate)| candidate)
 }
 
-/// Where the value of a dotted key stands; the text's start where it is not there. An item of a list has its index as key.
-pub fn place(text: &str, key: &str) -> Range<usize> {
+/// Where the value of a dotted key stands; the text's start where it is not there.
+fn place(text: &str, key: &str) -> Range<usize> {
     fn inner<'a>(value: &'a Spanned<DeValue<'a>>, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
         match value.get_ref() {
             DeValue::Table(table) => table.get(key),

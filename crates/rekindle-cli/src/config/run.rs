@@ -1,10 +1,6 @@
 //! `[run]`: the schedule and the device.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use rekindle::{meter::Count, size::Size};
 use rekindle_plan::Planner;
@@ -14,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
 use crate::{
-    args::{MeasureArgs, ScheduleArgs},
+    args::{ScheduleArgs, TrainArgs},
     device::DeviceChoice,
 };
 
@@ -102,22 +98,16 @@ impl RunKeys {
         }
     }
 
-    /// Sets what is typed of the device and of measurement.
-    pub fn measure_as(&mut self, typed: &MeasureArgs) {
-        self.device = typed.device.or(self.device);
-        self.count = typed.count.or(self.count);
-        self.offload = typed.offload.or(self.offload);
-    }
-
     /// These keys, overridden by arguments. A planner alone searches within the config's budget or segments; but `none`
     /// is the plain run, whatever the config sets. At most one of `segments`, `budget` and `plan` is typed, and no
     /// planner beside `plan`.
-    pub fn replaced(&self, typed: &ScheduleArgs, plan: Option<&Path>) -> Self {
+    pub fn replaced(&self, typed: &TrainArgs) -> Self {
         let ScheduleArgs {
             segments,
             budget,
             planner,
-        } = *typed;
+        } = typed.schedule;
+        let (plan, measure) = (&typed.plan, &typed.measure);
         let whole = segments.is_some() || plan.is_some() || planner == Some(Planner::None);
         let (own_segments, own_budget, own_plan) = match whole || budget.is_some() {
             true => (None, None, None),
@@ -129,10 +119,11 @@ impl RunKeys {
         Self {
             segments: segments.or(own_segments),
             budget: budget.or(own_budget),
-            plan: plan
-                .map(Path::to_path_buf)
-                .or(own_plan.filter(|_| planner.is_none())),
+            plan: plan.clone().or(own_plan.filter(|_| planner.is_none())),
             planner: planner.or(own_planner),
+            device: measure.device.or(self.device),
+            count: measure.count.or(self.count),
+            offload: measure.offload.or(self.offload),
             ..self.clone()
         }
     }
@@ -162,71 +153,43 @@ where
 
 #[cfg(test)]
 mod tests {
-    use rekindle_plan::Bytes;
-
     use super::*;
+
+    /// What a config says, what is typed, and what holds then.
+    const REPLACED: &str = "
+budget = '40MiB', planner = 'optimal' | | budget = '40MiB', planner = 'optimal'
+segments = 5, planner = 'segments' | | segments = 5, planner = 'segments'
+plan = 'plan.json' | | plan = 'plan.json'
+budget = '40MiB', planner = 'optimal' | budget = '30MiB' | budget = '30MiB', planner = 'optimal'
+segments = 5, planner = 'segments' | budget = '30MiB' | budget = '30MiB'
+plan = 'plan.json' | budget = '30MiB' | budget = '30MiB'
+budget = '40MiB', planner = 'optimal' | planner = 'segments' | budget = '40MiB', planner = 'segments'
+plan = 'plan.json' | planner = 'auto' | planner = 'auto'
+budget = '40MiB', planner = 'optimal' | planner = 'none' | planner = 'none'
+segments = 5, planner = 'segments' | planner = 'none' | planner = 'none'
+budget = '40MiB', planner = 'optimal' | segments = 3 | segments = 3";
 
     #[test]
     fn what_is_typed_replaces_what_it_contradicts() {
-        use Planner::{Auto, None as Plain, Optimal, Segments};
-
-        let budget = |mebibytes: u64| Some(Size::Bytes(Bytes(mebibytes << 20)));
-        let within = RunKeys {
-            budget: budget(40),
-            planner: Some(Optimal),
-            ..RunKeys::default()
+        let keys = |text: &str| -> RunKeys {
+            let lines = text.replace(", ", "\n");
+            toml::from_str(lines.trim()).expect("keys of [run]")
         };
-        let cut = RunKeys {
-            segments: Some(5),
-            planner: Some(Segments(None)),
-            ..RunKeys::default()
-        };
-        let planned = RunKeys {
-            plan: Some("plan.json".into()),
-            ..RunKeys::default()
-        };
-        let typed = ScheduleArgs::default();
-        let planner = |planner| ScheduleArgs {
-            planner: Some(planner),
-            ..typed
-        };
-        let shown = |keys: &RunKeys, typed| {
-            let now = keys.replaced(&typed, None);
-            (now.segments, now.budget, now.plan.is_some(), now.planner)
-        };
-        let smaller = ScheduleArgs {
-            budget: budget(30),
-            ..typed
-        };
-        for (keys, typed, now) in [
-            (&within, typed, (None, budget(40), false, Some(Optimal))),
-            (&cut, typed, (Some(5), None, false, Some(Segments(None)))),
-            (&planned, typed, (None, None, true, None)),
-            // Another budget keeps the planner that searches within one.
-            (&within, smaller, (None, budget(30), false, Some(Optimal))),
-            (&cut, smaller, (None, budget(30), false, None)),
-            (&planned, smaller, (None, budget(30), false, None)),
-            // A planner alone keeps the budget; none needs none.
-            (
-                &within,
-                planner(Segments(None)),
-                (None, budget(40), false, Some(Segments(None))),
-            ),
-            (&planned, planner(Auto), (None, None, false, Some(Auto))),
-            (&within, planner(Plain), (None, None, false, Some(Plain))),
-            (&cut, planner(Plain), (None, None, false, Some(Plain))),
-        ] {
-            assert_eq!(shown(keys, typed), now);
+        for line in REPLACED.trim().lines() {
+            let columns: Vec<RunKeys> = line.split('|').map(keys).collect();
+            let [config, typed, now] = &columns[..] else {
+                panic!("{line}");
+            };
+            let schedule = ScheduleArgs {
+                segments: typed.segments,
+                budget: typed.budget,
+                planner: typed.planner,
+            };
+            let typed = TrainArgs {
+                schedule,
+                ..TrainArgs::default()
+            };
+            assert_eq!(config.replaced(&typed), *now, "{line}");
         }
-
-        let segments = ScheduleArgs {
-            segments: Some(3),
-            ..typed
-        };
-        let now = within.replaced(&segments, None);
-        assert_eq!(
-            (now.segments, now.budget, now.planner),
-            (Some(3), None, None)
-        );
     }
 }

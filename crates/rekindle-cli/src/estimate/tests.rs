@@ -1,7 +1,7 @@
 //! What an estimate says, on kernels that do not depend on the machine.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rekindle::record::Kernels;
 use rekindle_plan::{Bytes, Planner, Request};
@@ -9,8 +9,8 @@ use rekindle_train::session::ScheduleRequest;
 
 use super::{Estimate, Limit};
 use crate::{
-    args::ReplaceArgs,
-    config::{self, Overrides},
+    args::TrainArgs,
+    config::{self, Config},
 };
 
 /// Two threads, each with a slab of a mebibyte.
@@ -19,11 +19,20 @@ const KERNELS: Kernels = Kernels::Host {
     slab_bytes: 1 << 20,
 };
 
+/// The repository's configs.
+const CONFIGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs");
+
+fn load(config: PathBuf) -> Config {
+    let config = Some(config);
+    let typed = TrainArgs {
+        config,
+        ..TrainArgs::default()
+    };
+    config::load(&typed).unwrap()
+}
+
 fn estimate(config: &str, wanted: Option<&ScheduleRequest>, limit: Bytes) -> Estimate {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-        .join("configs")
-        .join(config);
-    let config = config::load(&path, &Overrides::default()).unwrap();
+    let config = load(Path::new(CONFIGS).join(config));
     let limit = Limit {
         of: "budget".into(),
         bytes: limit,
@@ -64,16 +73,8 @@ fn a_breakdown_adds_up_by_hand() {
 #[test]
 fn memory_grows_with_the_batch_and_parameters_do_not() {
     let at = |batch| {
-        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-            .join("configs/parity/conv.toml");
-        let overrides = Overrides {
-            replace: ReplaceArgs {
-                batch: Some(batch),
-                ..ReplaceArgs::default()
-            },
-            ..Overrides::default()
-        };
-        let config = config::load(&path, &overrides).unwrap();
+        let mut config = load(Path::new(CONFIGS).join("parity/conv.toml"));
+        config.training.batch = batch;
         Estimate::new(&config, KERNELS, None, None).unwrap().0
     };
     let (once, twice) = (at(8), at(16));
@@ -107,15 +108,17 @@ fn a_model_that_fits_nowhere() {
 /// visiting the built modules.
 #[test]
 fn numbers_of_parameters_are_those_of_the_built_model() {
-    let configs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs"));
     let mut seen = 0;
-    for folder in [configs.to_owned(), configs.join("parity")] {
+    for folder in [
+        Path::new(CONFIGS).to_owned(),
+        Path::new(CONFIGS).join("parity"),
+    ] {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_none_or(|kind| kind != "toml") {
                 continue;
             }
-            let config = config::load(&path, &Overrides::default()).unwrap();
+            let config = load(path.clone());
             let step = config.estimated(&config.training, KERNELS);
             let step = step.estimate().unwrap();
             assert_eq!(config.shape.param_count(), step.trainable, "{path:?}");

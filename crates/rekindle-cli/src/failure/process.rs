@@ -100,8 +100,9 @@ pub fn report_panics_as_bugs() {
         let message = panic.payload_as_str().unwrap_or("no message");
         // The kernels compiled until now are complete.
         seal_kernels();
-        if let Some((code, text, help)) = device_failure(message) {
-            complain!("rekindle: {text}; {help}");
+        if let Some(Failure { code, report, .. }) = device_failure(message) {
+            let help = report.help().map(|help| format!("; {help}"));
+            complain!("rekindle: {report}{}", help.unwrap_or_default());
             std::process::exit(code);
         }
         let cause = innermost_cause(message);

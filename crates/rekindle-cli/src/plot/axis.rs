@@ -1,43 +1,20 @@
-//! Axes: their units, and the labels of their ticks.
-
-use std::ops::Range;
+//! An axis of bytes or seconds, which begins at zero.
 
 use rekindle_plan::{Bytes, Seconds};
 
-/// What one axis shows.
+/// One axis.
 pub struct Axis {
-    /// The range; an empty one is widened.
-    pub range: Range<f64>,
-    /// Its title, unit included.
+    /// The value at its end.
+    end: f64,
+    /// The unit of its labels: one that makes the largest value a handy number.
+    unit: f64,
+    /// What it shows, with the unit's name.
     pub title: String,
 }
 
 impl Axis {
-    /// The range, or one that plotters can divide.
-    pub fn widened(&self) -> Range<f64> {
-        let Range { start, end } = self.range;
-        start..if end > start { end } else { start + 1.0 }
-    }
-}
-
-/// A unit that makes the largest value on an axis a handy number.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Unit {
-    /// Its name.
-    pub name: &'static str,
-    size: f64,
-}
-
-impl Unit {
-    /// The largest of these that goes into `most` twice or more.
-    fn of<const N: usize>(most: f64, units: [(&'static str, f64); N]) -> Self {
-        let fitting = units.into_iter().find(|(_, size)| most >= 2.0 * size);
-        let (name, size) = fitting.unwrap_or(units[N - 1]);
-        Unit { name, size }
-    }
-
-    /// For bytes up to `most`.
-    pub fn of_bytes(most: Bytes) -> Self {
+    /// Bytes up to `room` times `most`.
+    pub fn of_bytes(what: &str, most: Bytes, room: f64) -> Self {
         let size = |bits: u32| f64::from(1 << bits);
         let units = [
             ("GiB", size(30)),
@@ -45,27 +22,53 @@ impl Unit {
             ("KiB", size(10)),
             ("B", 1.0),
         ];
-        Self::of(most.0 as f64, units)
+        Self::new(what, most.0 as f64, room, units)
     }
 
-    /// For seconds up to `most`.
-    pub fn of_seconds(most: Seconds) -> Self {
-        Self::of(most.0, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)])
+    /// Seconds up to `room` times `most`.
+    pub fn of_seconds(what: &str, most: Seconds, room: f64) -> Self {
+        let units = [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)];
+        Self::new(what, most.0, room, units)
     }
 
-    /// Bytes in this unit.
-    pub fn bytes(self, bytes: Bytes) -> f64 {
-        bytes.0 as f64 / self.size
+    /// The unit is the largest that goes into `most` twice or more.
+    fn new<const N: usize>(what: &str, most: f64, room: f64, units: [(&str, f64); N]) -> Self {
+        let fitting = units.into_iter().find(|(_, size)| most >= 2.0 * size);
+        let (name, unit) = fitting.unwrap_or(units[N - 1]);
+        Self {
+            end: if most > 0.0 { room * most } else { unit },
+            unit,
+            title: format!("{what} ({name})"),
+        }
     }
 
-    /// Seconds in this unit.
-    pub fn seconds(self, seconds: Seconds) -> f64 {
-        seconds.0 / self.size
+    /// Where a value stands, as a share of the axis.
+    pub fn share(&self, value: f64) -> f64 {
+        value / self.end
+    }
+
+    /// The tick at zero and at most so many more, at round numbers: each as a share of the axis, with its label.
+    pub fn ticks(&self, most: u32) -> Vec<(f64, String)> {
+        let end = self.end / self.unit;
+        let least = end / f64::from(most);
+        let power = 10_f64.powf(least.log10().floor());
+        let mut steps = [1.0, 2.0, 5.0, 10.0_f64]
+            .map(|factor| factor * power)
+            .into_iter();
+        let step = steps.find(|step| *step >= least).unwrap_or(least);
+        let tick = |number: u32| {
+            let value = f64::from(number) * step;
+            (value / end, label(value))
+        };
+        (0..=most)
+            .map(tick)
+            .filter(|(share, _)| *share <= 1.0)
+            .collect()
     }
 }
 
 /// A tick's label, without trailing zeros.
-pub fn tick(value: f64) -> String {
+fn label(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -75,16 +78,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_value_is_a_handy_number() {
-        assert_eq!(Unit::of_bytes(Bytes(40 << 20)).name, "MiB");
-        assert_eq!(Unit::of_bytes(Bytes(1 << 30)).name, "MiB");
-        assert_eq!(Unit::of_bytes(Bytes(0)).name, "B");
-        assert_eq!(Unit::of_seconds(Seconds(0.25)).name, "ms");
-        assert_eq!(Unit::of_bytes(Bytes(40 << 20)).bytes(Bytes(20 << 20)), 20.0);
-    }
-
-    #[test]
-    fn ticks_have_no_trailing_zeros() {
-        assert_eq!([20.0, 0.25, 0.0].map(tick), ["20", "0.25", "0"]);
+    fn ticks_are_round_numbers_of_a_handy_unit() {
+        let labels = |axis: Axis| {
+            let labels: Vec<_> = axis.ticks(8).into_iter().map(|(_, label)| label).collect();
+            (axis.title, labels.join(" "))
+        };
+        let bytes = |most: u64| labels(Axis::of_bytes("peak", Bytes(most), 1.0));
+        assert_eq!(
+            bytes(40 << 20),
+            ("peak (MiB)".into(), "0 5 10 15 20 25 30 35 40".into())
+        );
+        assert_eq!(
+            bytes(1 << 30),
+            ("peak (MiB)".into(), "0 200 400 600 800 1000".into())
+        );
+        assert_eq!(bytes(0).0, "peak (B)");
+        let quarter = labels(Axis::of_seconds("step", Seconds(0.25), 1.15));
+        assert_eq!(quarter, ("step (ms)".into(), "0 50 100 150 200 250".into()));
     }
 }

@@ -1,210 +1,241 @@
-//! A complete picture: title, a pair of axes, a legend on the right, and what the pointer shows.
+//! A picture: title, a pair of axes, what is drawn between them, a legend on the right, and what the pointer shows.
+//!
+//! Hues are those of Okabe and Ito (2008), which can be distinguished with any common colour blindness. Colours are for
+//! light paper; on a dark screen [`STYLE_SHEET`] inverts their lightness.
 
-use std::{io, marker::PhantomData};
+use maud::{Markup, PreEscaped, html};
 
-use maud::html;
-use plotters::{
-    backend::SVGBackend,
-    chart::{ChartBuilder, ChartContext, SeriesLabelPosition},
-    coord::{cartesian::Cartesian2d, types::RangedCoordf64},
-    drawing::{DrawingAreaErrorKind, IntoDrawingArea},
-    element::{DashedPathElement, IntoDynElement, PathElement, Rectangle, Text},
-    style::{
-        Color, RGBColor,
-        text_anchor::{HPos, Pos, VPos},
-    },
-};
-
-use super::{
-    axis::{Axis, tick},
-    theme,
-};
+use super::axis::Axis;
 use crate::terminal;
 
-/// The result of drawing.
-pub type Drawn<T> = Result<T, DrawingAreaErrorKind<io::Error>>;
-/// A pair of axes.
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+/// Behind everything.
+pub const PAPER: &str = "#FFFFFF";
+/// Titles, labels, and what was measured.
+pub const TEXT: &str = "#1A1C1E";
+/// Ticks and remarks.
+pub const SOFT: &str = "#5B626A";
+/// Lines of the grid.
+const GRID: &str = "#E2E5E8";
 
-/// A plot that series are drawn in, and its legend.
-pub struct Plot<'a, 'b> {
-    /// The axes.
-    pub chart: Chart<'a, 'b>,
-    /// plotters draws a legend inside its axes: so the legend has a separate, invisible pair of axes.
-    legend: Chart<'a, 'b>,
-    backend: PhantomData<&'a SVGBackend<'b>>,
-}
+/// Darkens pictures of this class on dark screens; hues stay.
+const STYLE_SHEET: &str = "@media screen and (prefers-color-scheme:dark)\
+    {.rekindle{filter:invert(.91) hue-rotate(180deg)}}";
 
-impl<'a, 'b> Plot<'a, 'b> {
-    /// Adds an entry to the legend.
-    pub fn entry<T>(
-        &mut self,
-        text: impl Into<String>,
-        mark: impl Fn((i32, i32)) -> T + 'a,
-    ) -> Drawn<()>
-    where
-        T: IntoDynElement<'a, SVGBackend<'b>, (i32, i32)>,
-    {
-        let nothing = std::iter::empty::<PathElement<(f64, f64)>>();
-        self.legend.draw_series(nothing)?.label(text).legend(mark);
-        Ok(())
-    }
+// In pixels: the whole picture, the plot between its axes, and a line of the legend.
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 470.0;
+const LEFT: f64 = 80.0;
+const TOP: f64 = 50.0;
+const RIGHT: f64 = LEFT + PLOT as f64;
+const BOTTOM: f64 = 410.0;
+const LINE: f64 = 18.0;
+/// Width of a plot.
+pub const PLOT: usize = 620;
 
-    /// What the pointer shows over a block with these opposite corners, in the axes' units, and so many pixels more.
-    pub fn hint(&self, corners: [(f64, f64); 2], more: i32, text: String) -> Hint {
-        let [(x, bottom), (right, y)] = corners.map(|corner| self.chart.backend_coord(&corner));
-        let (x, y) = (x - more, y - more);
-        Hint {
-            corner: (x, y),
-            size: (right + more - x, bottom + more - y),
-            text,
-        }
-    }
-}
+/// A value of the horizontal axis and one of the vertical axis.
+pub type Place = (f64, f64);
 
-/// A block of pixels, and the text that a browser shows over it.
-pub struct Hint {
-    corner: (i32, i32),
-    size: (i32, i32),
-    text: String,
-}
-
-/// Pixels left of a plot and below it, for its axes.
-const LEFT: u32 = 66;
-const BELOW: u32 = 46;
-/// Pixels between a plot and its legend.
-const GAP: u32 = 16;
-
-/// A picture without its series.
+/// A picture.
 pub struct Picture {
-    /// In one line.
-    pub title: String,
-    /// The horizontal axis.
-    pub x: Axis,
-    /// The vertical axis.
-    pub y: Axis,
+    title: String,
+    x: Axis,
+    y: Axis,
+    shapes: Vec<Markup>,
+    legend: Vec<(Markup, String)>,
 }
 
 impl Picture {
-    /// Paints it with the series that `draw` draws, each with its label, under the hints that it gives.
-    pub fn paint(&self, draw: impl FnOnce(&mut Plot<'_, '_>) -> Drawn<Vec<Hint>>) -> Drawn<String> {
-        let head = theme::MARGIN + 2 * theme::LINE;
-        let height = head + theme::HEIGHT + BELOW + theme::MARGIN;
-        let title = terminal::shown(&self.title);
-        let mut svg = String::new();
-        let mut blocks = String::new();
-        {
-            let area =
-                SVGBackend::with_string(&mut svg, (theme::WIDTH, height)).into_drawing_area();
-            area.fill(&theme::PAPER)?;
-            let at = (
-                theme::MARGIN as i32,
-                (theme::MARGIN + theme::LINE / 2) as i32,
-            );
-            let middle = Pos::new(HPos::Left, VPos::Center);
-            area.draw(&Text::new(title.as_str(), at, theme::title().pos(middle)))?;
-            let right = theme::MARGIN + LEFT + theme::PLOT;
-            let (_, beside) = area.split_horizontally(right + GAP);
-            let legend = ChartBuilder::on(&beside)
-                .margin_top(head)
-                .build_cartesian_2d(0.0..1.0, 0.0..1.0)?;
-            let mut chart = ChartBuilder::on(&area)
-                .margin_top(head)
-                .margin_left(theme::MARGIN)
-                .margin_right(theme::WIDTH - right)
-                .margin_bottom(theme::MARGIN)
-                .x_label_area_size(BELOW)
-                .y_label_area_size(LEFT)
-                .build_cartesian_2d(self.x.widened(), self.y.widened())?;
-            chart
-                .configure_mesh()
-                .disable_x_mesh()
-                .max_light_lines(1)
-                .bold_line_style(theme::GRID)
-                .light_line_style(theme::PAPER.mix(0.0))
-                .axis_style(theme::SOFT)
-                .label_style(theme::text(theme::SOFT))
-                .axis_desc_style(theme::text(theme::TEXT))
-                .x_labels(8)
-                .y_labels((theme::HEIGHT / 50) as usize)
-                .x_label_formatter(&|value| tick(*value))
-                .y_label_formatter(&|value| tick(*value))
-                .x_desc(&self.x.title)
-                .y_desc(&self.y.title)
-                .draw()?;
-            let mut plot = Plot {
-                chart,
-                legend,
-                backend: PhantomData,
-            };
-            for Hint { corner, size, text } in draw(&mut plot)? {
-                let ((x, y), (width, height)) = (corner, size);
-                let block = html! {
-                    rect x=(x) y=(y) width=(width) height=(height) fill="none" pointer-events="all" {
-                        title { (terminal::shown(&text)) }
-                    }
-                };
-                blocks += &block.into_string();
-            }
-            plot.legend
-                .configure_series_labels()
-                .position(SeriesLabelPosition::Coordinate(0, 0))
-                .margin(0)
-                .legend_area_size(theme::LINE + 10)
-                .label_font(theme::text(theme::TEXT))
-                .draw()?;
-            area.present()?;
+    /// An empty one; its title is one line.
+    pub fn new(title: &str, x: Axis, y: Axis) -> Self {
+        Self {
+            title: terminal::shown(title),
+            x,
+            y,
+            shapes: Vec::new(),
+            legend: Vec::new(),
         }
-        let name = html! { (title) }.into_string();
-        let head = format!(
-            "<svg class=\"rekindle\" role=\"img\" aria-label=\"{name}\" font-variant-numeric=\"tabular-nums\" "
+    }
+
+    /// A place in pixels.
+    fn at(&self, (x, y): Place) -> (f64, f64) {
+        let right = LEFT + self.x.share(x) * (RIGHT - LEFT);
+        (
+            pixel(right),
+            pixel(BOTTOM - self.y.share(y) * (BOTTOM - TOP)),
+        )
+    }
+
+    fn points(&self, corners: &[Place]) -> String {
+        let pixels = corners.iter().map(|&corner| self.at(corner));
+        let points = pixels.map(|(x, y)| format!("{x},{y}"));
+        points.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Fills an area.
+    pub fn area(&mut self, corners: &[Place], colour: &str) {
+        let points = self.points(corners);
+        self.shapes
+            .push(html! { polygon points=(points) fill=(colour) {} });
+    }
+
+    /// Draws a line so many pixels wide, which is in the legend if it has a name.
+    pub fn line(&mut self, corners: &[Place], colour: &str, width: u32, name: Option<&str>) {
+        let line = |points: &str| {
+            html! { polyline points=(points) fill="none" stroke=(colour) stroke-width=(width) {} }
+        };
+        self.shapes.push(line(&self.points(corners)));
+        if let Some(name) = name {
+            self.entry(name, line("0,0 22,0"));
+        }
+    }
+
+    /// Draws a line of dashes, which is in the legend.
+    pub fn dashes(&mut self, corners: &[Place], colour: &str, name: &str) {
+        let line = |points: &str| {
+            html! { polyline points=(points) fill="none" stroke=(colour) stroke-dasharray="7 5" {} }
+        };
+        self.shapes.push(line(&self.points(corners)));
+        self.entry(name, line("0,0 22,0"));
+    }
+
+    /// Draws a dot with a ring around it, and what the pointer shows over it.
+    pub fn dot(&mut self, place: Place, colours: [&str; 2], hint: &str) {
+        let (x, y) = self.at(place);
+        let dot = dot(colours, hint);
+        self.shapes
+            .push(html! { g transform={ "translate(" (x) " " (y) ")" } { (dot) } });
+    }
+
+    /// Writes a text above a place: from there to the right, or up to there.
+    pub fn label(&mut self, place: Place, to_the_right: bool, text: &str) {
+        let (x, y) = self.at(place);
+        let (anchor, gap) = match to_the_right {
+            true => ("start", "5"),
+            false => ("end", "-5"),
+        };
+        self.shapes
+            .push(html! { text x=(x) y=(y) dx=(gap) dy="-5" text-anchor=(anchor) { (text) } });
+    }
+
+    /// What the pointer shows over an area.
+    pub fn hint(&mut self, corners: &[Place], text: &str) {
+        let points = self.points(corners);
+        self.shapes.push(html! {
+            polygon points=(points) fill="none" pointer-events="all" { title { (terminal::shown(text)) } }
+        });
+    }
+
+    fn entry(&mut self, text: &str, mark: Markup) {
+        if self.legend.iter().all(|(_, known)| known != text) {
+            self.legend.push((mark, text.to_owned()));
+        }
+    }
+
+    /// Adds an area's colour to the legend, unless it is there.
+    pub fn area_entry(&mut self, text: &str, colour: &str) {
+        self.entry(
+            text,
+            html! { rect y="-5" width="12" height="11" fill=(colour) {} },
         );
-        Ok(svg
-            .replacen("<svg ", &head, 1)
-            .replacen('>', &format!(">{}", theme::STYLE_SHEET), 1)
-            // plotters breaks lines around every text.
-            .replace(">\n", ">")
-            .replace("</svg>", &format!("{blocks}</svg>")))
+    }
+
+    /// Adds a dot with a ring to the legend, unless it is there.
+    pub fn dot_entry(&mut self, text: &str, colours: [&str; 2]) {
+        let mark = html! { g transform="translate(5 0)" { (dot(colours, "")) } };
+        self.entry(text, mark);
+    }
+
+    /// As SVG.
+    pub fn svg(&self) -> String {
+        let picture = html! {
+            svg class="rekindle" role="img" aria-label=(self.title) xmlns="http://www.w3.org/2000/svg"
+                width=(WIDTH) height=(HEIGHT) viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } fill=(TEXT)
+                font-family="sans-serif" font-size="12" font-variant-numeric="tabular-nums"
+            {
+                style { (PreEscaped(STYLE_SHEET)) }
+                rect width=(WIDTH) height=(HEIGHT) fill=(PAPER) {}
+                text x="14" y="28" font-size="15" { (self.title) }
+                @for (share, label) in self.y.ticks(7) {
+                    @let y = pixel(BOTTOM - share * (BOTTOM - TOP));
+                    line x1=(LEFT) x2=(RIGHT) y1=(y) y2=(y) stroke=(GRID) {}
+                    text x=(LEFT) y=(y) dx="-8" dy="4" text-anchor="end" fill=(SOFT) { (label) }
+                }
+                @for (share, label) in self.x.ticks(8) {
+                    @let x = pixel(LEFT + share * (RIGHT - LEFT));
+                    text x=(x) y=(BOTTOM) dy="18" text-anchor="middle" fill=(SOFT) { (label) }
+                }
+                polyline points={ (LEFT) "," (TOP) " " (LEFT) "," (BOTTOM) " " (RIGHT) "," (BOTTOM) }
+                    fill="none" stroke=(SOFT) {}
+                text x=((LEFT + RIGHT) / 2.0) y=(BOTTOM) dy="40" text-anchor="middle" { (self.x.title) }
+                text transform={ "translate(26 " ((TOP + BOTTOM) / 2.0) ") rotate(-90)" } text-anchor="middle" {
+                    (self.y.title)
+                }
+                @for shape in &self.shapes { (shape) }
+                @for (row, (mark, text)) in self.legend.iter().enumerate() {
+                    g transform={ "translate(" (RIGHT + 16.0) " " (TOP + LINE * (row as f64 + 0.5)) ")" } {
+                        (mark)
+                        text x="28" dy="4" { (text) }
+                    }
+                }
+            }
+        };
+        picture.into_string()
     }
 }
 
-/// An entry of a legend that stands for an area.
-pub fn area(colour: RGBColor) -> impl Fn((i32, i32)) -> Rectangle<(i32, i32)> {
-    move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 6)], colour.filled())
+/// A number of pixels with one digit after the point.
+fn pixel(value: f64) -> f64 {
+    (10.0 * value).round() / 10.0
 }
 
-/// An entry of a legend that stands for a line so many pixels wide.
-pub fn line(colour: RGBColor, width: u32) -> impl Fn((i32, i32)) -> PathElement<(i32, i32)> {
-    move |(x, y)| PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(width))
+/// A dot of one colour with a ring of another.
+fn dot([inner, ring]: [&str; 2], hint: &str) -> Markup {
+    html! {
+        circle r="4" fill=(inner) stroke=(ring) stroke-width="2" {
+            @if !hint.is_empty() { title { (terminal::shown(hint)) } }
+        }
+    }
 }
 
-/// The same for a line of dashes.
-pub fn dashes(
-    colour: RGBColor,
-) -> impl Fn((i32, i32)) -> DashedPathElement<std::array::IntoIter<(i32, i32), 2>, i32> {
-    move |(x, y)| DashedPathElement::new([(x, y), (x + 22, y)], 7, 5, colour)
+/// The corners of a block.
+pub fn block([left, right]: [f64; 2], [bottom, top]: [f64; 2]) -> [Place; 4] {
+    [(left, bottom), (right, bottom), (right, top), (left, top)]
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    use rekindle_plan::Bytes;
+
     use super::*;
+
+    /// Relative luminance, WCAG 2.
+    pub fn luminance(colour: &str) -> f64 {
+        let channel = |digits: &str| {
+            let value = u8::from_str_radix(digits, 16).expect("hexadecimal digits");
+            match f64::from(value) / 255.0 {
+                value if value <= 0.040_45 => value / 12.92,
+                value => ((value + 0.055) / 1.055).powf(2.4),
+            }
+        };
+        let [red, green, blue] = [1..3, 3..5, 5..7].map(|digits| channel(&colour[digits]));
+        0.2126 * red + 0.7152 * green + 0.0722 * blue
+    }
+
+    #[test]
+    fn text_is_legible() {
+        for ink in [TEXT, SOFT] {
+            let contrast = (luminance(PAPER) + 0.05) / (luminance(ink) + 0.05);
+            assert!(contrast >= 4.5, "{contrast}");
+        }
+    }
 
     #[test]
     fn names_are_escaped() {
-        let axis = || Axis {
-            range: 0.0..1.0,
-            title: "</text><script>".into(),
-        };
-        let picture = Picture {
-            title: "<a> & \"b\"\u{7}".into(),
-            x: axis(),
-            y: axis(),
-        };
-        let hinted = |plot: &mut Plot<'_, '_>| {
-            let text = "</title><script>\u{7}".into();
-            Ok(vec![plot.hint([(0.0, 0.0), (1.0, 1.0)], 0, text)])
-        };
-        let svg = picture.paint(hinted).expect("painted");
+        let axis = || Axis::of_bytes("</text><script>", Bytes(1), 1.0);
+        let mut picture = Picture::new("<a> & \"b\"\u{7}", axis(), axis());
+        let corners = block([0.0, 1.0], [0.0, 1.0]);
+        picture.hint(&corners, "</title><script>\u{7}");
+        let svg = picture.svg();
         assert!(svg.contains("aria-label=\"&lt;a&gt; &amp; &quot;b&quot;"));
         assert!(svg.contains("&lt;/title&gt;&lt;script&gt;"));
         assert!(!svg.contains("<script") && !svg.contains('\u{7}'));

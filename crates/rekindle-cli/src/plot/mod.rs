@@ -2,10 +2,9 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`theme`] | sizes, fonts, colours |
-//! | [`chart`] | a complete picture: axes, legend, what the pointer shows |
+//! | [`chart`] | a picture: axes, shapes, legend, what the pointer shows |
 //! | [`axis`] | units and ticks |
-//! | [`columns`] | a timeline reduced to the columns of a picture |
+//! | [`groups`](mod@groups) | actions of a timeline that are drawn as one |
 //! | [`timeline`] | one step: memory over time, by kind |
 //! | [`frontier`] | a sweep: memory against time |
 //!
@@ -13,9 +12,6 @@
 
 mod axis;
 mod chart;
-mod columns;
 pub mod frontier;
-mod theme;
+mod groups;
 pub mod timeline;
-
-pub use chart::Drawn;

@@ -3,18 +3,20 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`run`] | the page of a run |
-//! | [`sweep`] | the page of a sweep |
 //! | [`trace`](mod@trace) | a run's timeline for trace viewers |
 //!
 //! Every number comes from a run's record, or from a sweep's, and its exact value is available in the page.
 
 pub mod run;
-pub mod sweep;
 pub mod trace;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::{failure::Failure, plot::Drawn, started::Started};
+use crate::{
+    plot::frontier,
+    started::Started,
+    sweep::{SweepRecord, table::MARK},
+};
 
 /// A whole page: its title, what was typed, when, and by which version, and the rest.
 fn page(title: &str, started: Option<&Started>, body: &Markup) -> String {
@@ -42,13 +44,29 @@ fn page(title: &str, started: Option<&Started>, body: &Markup) -> String {
     page.into_string()
 }
 
-/// A picture, if it can be drawn; else why not.
-fn figure(drawn: Option<Drawn<String>>, without: &str) -> Result<Markup, Failure> {
-    let svg = drawn.transpose().map_err(Failure::other)?;
-    Ok(html! {
+/// A picture, if there is one; else why not.
+fn figure(svg: Option<String>, without: &str) -> Markup {
+    html! {
         @match svg {
             Some(svg) => figure { div.scroll { (PreEscaped(svg)) } },
             None => p.soft { (without) },
         }
-    })
+    }
+}
+
+/// The page of a sweep.
+pub fn sweep(record: &SweepRecord, started: Option<&Started>) -> String {
+    let body = html! {
+        p.soft { (record.heading()) }
+        @if record.interrupted {
+            p.bad { "This sweep is not finished: " (record.rows.len()) " of " (record.rows_asked) " rows are done." }
+        }
+        h2 { "Frontier" }
+        (figure(frontier::picture(record), "no run of this sweep succeeded"))
+        h2 { "Runs" }
+        (record.table().html())
+        p.soft { (MARK) }
+        @for message in record.messages() { p { (message) } }
+    };
+    page(&format!("Sweep of {}", record.config), started, &body)
 }

@@ -32,7 +32,7 @@ pub fn run(record: &RunRecord, started: Option<&Started>) -> Result<String, Fail
         (summary::predictions(record).html())
         @if let Some(growth) = &record.growth { p.bad { "Memory grows: " (growth) "." } }
         h2 { "Timeline" }
-        (figure(plot::timeline::picture(record), NO_TIMELINE)?)
+        (figure(plot::timeline::picture(record), NO_TIMELINE))
         h2 { "Memory by phase" }
         (summary::phases(record, true).html())
         h2 { "Stages" }

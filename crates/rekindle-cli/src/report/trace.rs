@@ -20,14 +20,10 @@ const EXCHANGE: u32 = 2;
 
 /// The trace of a run's timeline.
 pub fn trace(record: &RunRecord, timeline: &Timeline) -> String {
-    let step = format!("step {}", timeline.step);
+    let (run, step) = (&record.name, timeline.step);
     let mut events = vec![
-        name(
-            "process_name",
-            ACTIONS,
-            &format!("rekindle: {}", record.name),
-        ),
-        name("thread_name", ACTIONS, &step),
+        name("process_name", ACTIONS, &format!("rekindle: {run}")),
+        name("thread_name", ACTIONS, &format!("step {step}")),
     ];
     if !timeline.exchanges.is_empty() {
         events.push(name("thread_name", EXCHANGE, "exchange"));
@@ -36,12 +32,8 @@ pub fn trace(record: &RunRecord, timeline: &Timeline) -> String {
     for action in &timeline.actions {
         let predicted = action.predicted_at_peak.total();
         events.push(complete(record, action));
-        events.push(counter(
-            "measured",
-            action.start_s,
-            action.measured_peak_bytes,
-        ));
-        events.push(counter("predicted", action.start_s, predicted));
+        events.push(counter("measured", action, action.measured_peak_bytes));
+        events.push(counter("predicted", action, predicted));
     }
     json!({ "traceEvents": events, "displayTimeUnit": "ms" }).to_string()
 }
@@ -78,10 +70,10 @@ fn complete(record: &RunRecord, action: &TimedAction) -> Value {
     })
 }
 
-fn counter(name: &str, at: Seconds, bytes: Bytes) -> Value {
+fn counter(name: &str, action: &TimedAction, bytes: Bytes) -> Value {
     json!({
         "name": format!("{name} peak"), "ph": "C", "pid": 1, "tid": ACTIONS,
-        "ts": microseconds(at), "args": { "bytes": bytes },
+        "ts": microseconds(action.start_s), "args": { "bytes": bytes },
     })
 }
 

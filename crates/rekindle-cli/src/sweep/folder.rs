@@ -50,7 +50,7 @@ pub fn write(folder: &Path, record: &SweepRecord) -> Outcome {
     output::json_file(&folder.join(RECORD), record)?;
     put("sweep.csv", &csv)?;
     match frontier::picture(record) {
-        Some(picture) => put("frontier.svg", &picture.map_err(Failure::other)?),
+        Some(picture) => put("frontier.svg", &picture),
         None => Ok(()),
     }
 }

@@ -2,6 +2,7 @@
 
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner};
+use rekindle_train::verify::usual_segments;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,10 +53,8 @@ impl Point {
 pub fn uniform(asked: &[usize], stages: usize, budgets_asked: bool) -> Vec<Point> {
     let mut counts = asked.to_vec();
     if asked.is_empty() && !budgets_asked {
-        counts = (1..)
-            .map(|power| 1usize << power)
-            .take_while(|&count| count < stages)
-            .collect();
+        counts = usual_segments(stages);
+        counts.retain(|&count| count < stages);
     }
     counts.sort_unstable();
     counts.dedup();
@@ -83,20 +82,14 @@ mod tests {
 
     #[test]
     fn segment_counts_are_powers_of_two_unless_a_list_is_given() {
-        let counts = |points: Vec<Point>| -> Vec<usize> {
-            points
-                .into_iter()
-                .map(|point| match point {
-                    Point::Plain => 1,
-                    Point::Segments(count) => count,
-                    Point::Optimal(_) => 0,
-                })
-                .collect()
-        };
-        assert_eq!(counts(uniform(&[], 16, false)), [1, 2, 4, 8]);
-        assert_eq!(counts(uniform(&[], 17, false)), [1, 2, 4, 8, 16]);
-        assert_eq!(counts(uniform(&[], 17, true)), [1]);
-        assert_eq!(counts(uniform(&[8, 1, 3, 8], 17, true)), [1, 3, 8]);
+        use Point::{Plain, Segments};
+
+        let powers = [Plain, Segments(2), Segments(4), Segments(8), Segments(16)];
+        assert_eq!(uniform(&[], 16, false), powers[..4]);
+        assert_eq!(uniform(&[], 17, false), powers);
+        assert_eq!(uniform(&[], 17, true), [Plain]);
+        let asked = [Plain, Segments(3), Segments(8)];
+        assert_eq!(uniform(&[8, 1, 3, 8], 17, true), asked);
     }
 
     #[test]

@@ -96,10 +96,9 @@ impl Chain {
     /// # Panics
     /// If i is larger than the number of stages.
     pub fn activation_bytes(&self, i: usize) -> Bytes {
-        if i == 0 {
-            self.input_bytes
-        } else {
-            self.stages[i - 1].output_bytes
+        match i.checked_sub(1) {
+            Some(before) => self.stages[before].output_bytes,
+            None => self.input_bytes,
         }
     }
 

@@ -57,18 +57,16 @@ impl Chain {
         let file = file.map_err(|error| {
             let path = error.path().to_string();
             let inner = error.into_inner();
-            ChainError::Json {
-                message: match path.as_str() {
-                    "." => inner.to_string(),
-                    path => format!("{path}: {inner}"),
-                },
-                line: inner.line(),
-                column: inner.column(),
-            }
+            ChainError(match path.as_str() {
+                "." => inner.to_string(),
+                path => format!("{path}: {inner}"),
+            })
         })?;
-        reader.end().map_err(json_error)?;
+        reader.end()?;
         if file.format != FORMAT {
-            return Err(ChainError::Format { found: file.format });
+            let found = file.format;
+            let said = format!("format is {found:?}, expected {FORMAT:?}");
+            return Err(ChainError(said));
         }
         let mut chain = Chain {
             input_bytes: file.input_bytes,
@@ -103,14 +101,12 @@ impl Chain {
             optimizer: self.optimizer,
             profile: None,
         };
-        serde_json::to_string_pretty(&file).map_err(json_error)
+        Ok(serde_json::to_string_pretty(&file)?)
     }
 }
 
-fn json_error(error: serde_json::Error) -> ChainError {
-    ChainError::Json {
-        message: error.to_string(),
-        line: error.line(),
-        column: error.column(),
+impl From<serde_json::Error> for ChainError {
+    fn from(error: serde_json::Error) -> ChainError {
+        ChainError(error.to_string())
     }
 }

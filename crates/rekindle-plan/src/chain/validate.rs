@@ -1,6 +1,6 @@
 //! Checks the values of a chain.
 
-use std::fmt;
+use std::fmt::Display;
 
 use super::costs::Chain;
 use crate::bytes::Bytes;
@@ -12,95 +12,10 @@ pub const FORMAT: &str = "rekindle-chain/1";
 /// The sum of all sizes of a chain stays at or below this, so that no sum of live sizes can overflow 64 bits.
 const MOST_BYTES: u64 = 1 << 60;
 
-/// The position of a value in a chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The chain itself.
-    Chain,
-    /// A stage, by number and name.
-    Stage(usize, String),
-    /// The loss.
-    Loss,
-    /// The optimizer.
-    Optimizer,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::Chain => f.write_str("chain"),
-            Place::Stage(stage, name) => write!(f, "stage {stage} ({name:?})"),
-            Place::Loss => f.write_str("loss"),
-            Place::Optimizer => f.write_str("optimizer"),
-        }
-    }
-}
-
-/// Why a chain is invalid.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ChainError {
-    /// The text is not JSON, lacks a field, has an unknown one, or one of the wrong type.
-    #[error("{message}")]
-    Json {
-        /// What is wrong, with line and column.
-        message: String,
-        /// The line, from 1; 0 where it is not known.
-        line: usize,
-        /// The column, from 1; 0 where it is not known.
-        column: usize,
-    },
-    /// The file is of another format, or of another version of it.
-    #[error("format is {found:?}, expected {:?}", FORMAT)]
-    Format {
-        /// The file's `format`.
-        found: String,
-    },
-    /// A chain has at least one stage.
-    #[error("the chain has no stages")]
-    NoStages,
-    /// A name with a control character, which could rewrite what a terminal shows.
-    #[error("{place}: the name holds a control character")]
-    Name {
-        /// Whose name it is.
-        place: Place,
-    },
-    /// A size that is larger than any machine's memory.
-    #[error("{place}: {field} is {}, expected a whole number of bytes from 0 to 2^60", value.0)]
-    Size {
-        /// Its position.
-        place: Place,
-        /// The field.
-        field: &'static str,
-        /// The value.
-        value: Bytes,
-    },
-    /// A time that is negative, NaN or infinite.
-    #[error("{place}: {field} is {value}, expected a finite number of seconds, 0 or more")]
-    Time {
-        /// Its position.
-        place: Place,
-        /// The field.
-        field: &'static str,
-        /// The value as it was given.
-        value: f64,
-    },
-    /// The output is part of what a tracked forward keeps.
-    #[error("{place}: saved_bytes is {}, less than the output_bytes of {} that it includes", saved.0, output.0)]
-    SavedBelowOutput {
-        /// The stage.
-        place: Place,
-        /// Its `saved_bytes`.
-        saved: Bytes,
-        /// The stage's `output_bytes`.
-        output: Bytes,
-    },
-    /// The sum of all sizes is more than 2^60 bytes.
-    #[error("the sizes of the chain add up to more than 2^60 bytes")]
-    TooLarge,
-    /// The sum of all times is not finite.
-    #[error("the times of the chain add up to infinity")]
-    TooLong,
-}
+/// Why a chain or its file is invalid: the value, and its stage and field or its line and column.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ChainError(pub String);
 
 impl Chain {
     /// Checks every value: at least one stage, times finite and not negative, saved bytes at least the output's, and
@@ -110,18 +25,21 @@ impl Chain {
     /// The first invalid value, with its stage and field.
     pub fn validate(&self) -> Result<(), ChainError> {
         if self.stages.is_empty() {
-            return Err(ChainError::NoStages);
+            return Err(ChainError("the chain has no stages".to_owned()));
         }
         let mut sums = Sums::default();
         let sizes = [
             ("input_bytes", self.input_bytes),
             ("fixed_bytes", self.fixed_bytes),
         ];
-        sums.add(&|| Place::Chain, &[], &sizes)?;
+        sums.add(&|| "chain".to_owned(), &[], &sizes)?;
         for (index, stage) in self.stages.iter().enumerate() {
-            let place = || Place::Stage(index, stage.name.clone());
+            let place = || format!("stage {index} ({:?})", stage.name);
+            // It could rewrite what a terminal shows.
             if stage.name.chars().any(char::is_control) {
-                return Err(ChainError::Name { place: place() });
+                let place = place();
+                let said = format!("{place}: the name holds a control character");
+                return Err(ChainError(said));
             }
             let times = [
                 ("forward_s", stage.forward_s),
@@ -137,12 +55,12 @@ impl Chain {
                 ("grad_bytes", stage.grad_bytes),
             ];
             sums.add(&place, &times, &sizes)?;
-            if stage.saved_bytes < stage.output_bytes {
-                return Err(ChainError::SavedBelowOutput {
-                    place: place(),
-                    saved: stage.saved_bytes,
-                    output: stage.output_bytes,
-                });
+            let (saved, output) = (stage.saved_bytes.0, stage.output_bytes.0);
+            if saved < output {
+                return Err(ChainError(format!(
+                    "{}: saved_bytes is {saved}, less than the output_bytes of {output} that it includes",
+                    place()
+                )));
             }
         }
         let (loss, optimizer) = (&self.loss, &self.optimizer);
@@ -154,21 +72,20 @@ impl Chain {
             ("forward_temp_bytes", loss.forward_temp_bytes),
             ("backward_temp_bytes", loss.backward_temp_bytes),
         ];
-        sums.add(&|| Place::Loss, &times, &sizes)?;
+        sums.add(&|| "loss".to_owned(), &times, &sizes)?;
         let sizes = [
             ("temp_bytes", optimizer.temp_bytes),
             ("state_bytes", optimizer.state_bytes),
         ];
-        sums.add(
-            &|| Place::Optimizer,
-            &[("step_s", optimizer.step_s)],
-            &sizes,
-        )?;
+        let times = [("step_s", optimizer.step_s)];
+        sums.add(&|| "optimizer".to_owned(), &times, &sizes)?;
         if sums.bytes > Bytes(MOST_BYTES) {
-            return Err(ChainError::TooLarge);
+            let said = "the sizes of the chain add up to more than 2^60 bytes";
+            return Err(ChainError(said.to_owned()));
         }
         if !sums.seconds.0.is_finite() {
-            return Err(ChainError::TooLong);
+            let said = "the times of the chain add up to infinity";
+            return Err(ChainError(said.to_owned()));
         }
         Ok(())
     }
@@ -184,27 +101,27 @@ impl Sums {
     /// Checks and sums the times and sizes at one position.
     fn add(
         &mut self,
-        place: &dyn Fn() -> Place,
-        times: &[(&'static str, Seconds)],
-        sizes: &[(&'static str, Bytes)],
+        place: &dyn Fn() -> String,
+        times: &[(&str, Seconds)],
+        sizes: &[(&str, Bytes)],
     ) -> Result<(), ChainError> {
+        let wrong = |field: &str, value: &dyn Display, expected: &str| {
+            ChainError(format!(
+                "{}: {field} is {value}, expected {expected}",
+                place()
+            ))
+        };
         for &(field, value) in times {
             if !value.0.is_finite() || value.0 < 0.0 {
-                return Err(ChainError::Time {
-                    place: place(),
-                    field,
-                    value: value.0,
-                });
+                let expected = "a finite number of seconds, 0 or more";
+                return Err(wrong(field, &value.0, expected));
             }
             self.seconds += value;
         }
         for &(field, value) in sizes {
             if value.0 > MOST_BYTES {
-                return Err(ChainError::Size {
-                    place: place(),
-                    field,
-                    value,
-                });
+                let expected = "a whole number of bytes from 0 to 2^60";
+                return Err(wrong(field, &value.0, expected));
             }
             self.bytes += value;
         }

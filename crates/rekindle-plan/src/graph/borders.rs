@@ -16,7 +16,6 @@
 
 use std::ops::Range;
 
-use super::index::Index;
 use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
@@ -39,19 +38,13 @@ pub struct Border {
     pub operations: usize,
     /// The base tensors of the storages live there.
     pub live: Vec<TensorId>,
-    /// The bytes of these storages.
-    pub bytes: Bytes,
 }
 
 /// The borders of a valid graph, first to last. There may be none.
 pub fn borders(graph: &Graph) -> Vec<Border> {
-    borders_of(graph, &Index::new(graph))
-}
-
-pub(crate) fn borders_of(graph: &Graph, index: &Index) -> Vec<Border> {
     let forward = forward_operations(graph);
     let marked = marked(graph, forward);
-    let points = Points::new(graph, index, forward);
+    let points = Points::new(graph, forward);
     let places = if marked.is_empty() {
         points.choose()
     } else {
@@ -87,8 +80,7 @@ fn marked(graph: &Graph, forward: usize) -> Vec<usize> {
 }
 
 /// The live storages at each point of the forward pass; point p is before operation p.
-struct Points<'a> {
-    graph: &'a Graph,
+struct Points {
     /// Number of live storages.
     counts: Vec<usize>,
     /// Their bytes.
@@ -99,14 +91,15 @@ struct Points<'a> {
     spans: Vec<(TensorId, Range<usize>)>,
 }
 
-impl<'a> Points<'a> {
-    fn new(graph: &'a Graph, index: &Index, forward: usize) -> Points<'a> {
+impl Points {
+    fn new(graph: &Graph, forward: usize) -> Points {
+        let roots = graph.roots();
         let cheap = cheap(graph, forward);
         let operations = &graph.operations[..forward];
         let mut last_read = vec![0; graph.tensors.len()];
         for (place, operation) in operations.iter().enumerate() {
             for &input in &operation.inputs {
-                last_read[index.root(input).index()] = place;
+                last_read[roots[input.index()].index()] = place;
             }
         }
         let mut spans = Vec::new();
@@ -133,7 +126,6 @@ impl<'a> Points<'a> {
         });
         let (counts, bytes) = live.take(forward + 1).unzip();
         Points {
-            graph,
             counts,
             bytes,
             weights: weights(graph, forward),
@@ -189,12 +181,10 @@ impl<'a> Points<'a> {
                 crossed.push(*base);
             }
         }
-        let borders = places.iter().zip(live).map(|(&operations, live)| Border {
-            operations,
-            bytes: live.iter().map(|&t| self.graph.tensor(t).bytes).sum(),
-            live,
-        });
-        borders.collect()
+        let borders = places.iter().zip(live);
+        borders
+            .map(|(&operations, live)| Border { operations, live })
+            .collect()
     }
 }
 

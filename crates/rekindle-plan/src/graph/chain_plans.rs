@@ -1,11 +1,11 @@
 //! Plans of a chain, priced on the graph that is made for it ([`Stages::of_chain`]).
 
 use super::error::GraphPlanError;
-use super::plan::{GraphPlan, fitting};
+use super::plan::GraphPlan;
 use super::staged::AllStaged;
 use super::stages::Stages;
 use crate::bytes::Bytes;
-use crate::chain::{Chain, ChainError};
+use crate::chain::Chain;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
 
@@ -41,25 +41,16 @@ use crate::request::{Planner, Request};
 pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, GraphPlanError> {
     chain.validate().map_err(PlanError::from)?;
     let (graph, stages) = Stages::of_chain(chain);
-    let budget = request.budget.unwrap_or(Bytes::MAX);
     let mut all = AllStaged::over(&graph, vec![stages]);
     if request.planner == Planner::Auto {
         all.add(Planner::None, None)?;
-        if let Some(plain) = all.fastest_within(budget) {
+        if let Some(plain) = all.fastest_within(request.budget.unwrap_or(Bytes::MAX)) {
             return Ok(all.plan(Planner::None, plain)?);
         }
     }
     let planner = over_chain(chain, request.planner);
     all.add(planner, request.budget)?;
-    let best = all
-        .best(budget)
-        .ok_or(PlanError::Chain(ChainError::NoStages))?;
-    let plan = fitting(all.plan(planner, best)?, budget);
-    plan.map_err(|leanest| GraphPlanError::Infeasible {
-        planner: request.planner,
-        budget,
-        leanest,
-    })
+    all.best(planner, request)
 }
 
 /// The memory/time frontier of a planner for a chain, from the smallest peak to the largest: each larger plan is strictly

@@ -1,7 +1,6 @@
 //! Errors of planning a graph.
 
 use super::plan::GraphPlan;
-use super::program::ProgramError;
 use super::validate::GraphError;
 use crate::bytes::Bytes;
 use crate::planner::PlanError;
@@ -23,21 +22,10 @@ pub enum GraphPlanError {
         /// The plan with the smallest peak that the planner found.
         leanest: Box<GraphPlan>,
     },
-    /// The program exceeds the limit on host bytes.
-    #[error("the plan holds {takes} in host memory, where it may hold {host}")]
-    Host {
-        /// Bytes that it holds on the host.
-        takes: Bytes,
-        /// The limit.
-        host: Bytes,
-    },
-    /// The graph is invalid.
+    /// The graph or the program is invalid, or the program exceeds the limit on host bytes; a planner's own only by a bug.
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The planners for chains reject the request or the sizes.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The program is invalid: a bug in a planner.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
 }

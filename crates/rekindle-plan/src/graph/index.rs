@@ -8,9 +8,8 @@ pub(crate) struct Index {
     maker: Vec<Option<OperationId>>,
     /// The tensor whose storage each tensor shares through views: itself where no view is involved.
     root: Vec<TensorId>,
-    /// `readers[ends[t - 1]..ends[t]]` are the operations that read t, each once, in recorded order.
-    readers: Vec<OperationId>,
-    ends: Vec<usize>,
+    /// The operations that read each tensor, each once, in recorded order.
+    readers: Vec<Vec<OperationId>>,
     /// The transfers of each tensor, if it has any; empty for graphs without transfers.
     moves: Vec<Option<Moves>>,
 }
@@ -28,7 +27,7 @@ impl Index {
     pub(crate) fn new(graph: &Graph) -> Index {
         let tensors = graph.tensors.len();
         let mut maker = vec![None; tensors];
-        let mut pairs: Vec<(TensorId, OperationId)> = Vec::new();
+        let mut readers: Vec<Vec<OperationId>> = vec![Vec::new(); tensors];
         let mut moves: Vec<Option<Moves>> = Vec::new();
         for (id, operation) in graph.operation_ids().zip(&graph.operations) {
             if let Some(transfer) = operation.transfer {
@@ -46,24 +45,17 @@ impl Index {
             for &output in &operation.outputs {
                 maker[output.index()] = Some(id);
             }
-            pairs.extend(operation.inputs.iter().map(|&input| (input, id)));
-        }
-        pairs.sort_unstable();
-        pairs.dedup();
-        let mut ends = vec![0; tensors];
-        for (tensor, _) in &pairs {
-            ends[tensor.index()] += 1;
-        }
-        let mut total = 0;
-        for end in &mut ends {
-            total += *end;
-            *end = total;
+            for input in &operation.inputs {
+                let readers = &mut readers[input.index()];
+                if readers.last() != Some(&id) {
+                    readers.push(id);
+                }
+            }
         }
         Index {
             maker,
             root: graph.roots(),
-            readers: pairs.into_iter().map(|(_, reader)| reader).collect(),
-            ends,
+            readers,
             moves,
         }
     }
@@ -90,8 +82,6 @@ impl Index {
 
     /// The operations that compute with a tensor, each once, in recorded order.
     pub(crate) fn readers(&self, tensor: TensorId) -> &[OperationId] {
-        let index = tensor.index();
-        let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        &self.readers[start..self.ends[index]]
+        &self.readers[tensor.index()]
     }
 }

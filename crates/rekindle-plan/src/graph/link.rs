@@ -79,7 +79,7 @@ impl Graph {
         let makers = self.transferable();
         for &tensor in tensors {
             let maker = makers.get(tensor.index()).copied().flatten();
-            let maker = maker.ok_or(GraphError::NotTransferable { tensor })?;
+            let maker = maker.ok_or_else(|| GraphError::not_transferable(tensor))?;
             let bytes = self.tensor(tensor).bytes;
             let copy = TensorId(graph.tensors.len() as u32);
             graph.tensors.push(Tensor {
@@ -90,7 +90,7 @@ impl Graph {
                 let seconds = rate.seconds(bytes).0;
                 if !seconds.is_finite() || seconds < 0.0 {
                     let operation = OperationId(graph.operations.len() as u32);
-                    return Err(GraphError::Time { operation, seconds });
+                    return Err(GraphError::no_time(operation, seconds));
                 }
             }
             let transfer = |transfer, input, output, seconds| Operation {
@@ -125,7 +125,7 @@ impl Graph {
         match (tensors, link) {
             ([], _) => Ok(Cow::Borrowed(self)),
             (tensors, Some(link)) => self.with_transfers(tensors, link).map(Cow::Owned),
-            ([tensor, ..], None) => Err(GraphError::NotTransferable { tensor: *tensor }),
+            ([tensor, ..], None) => Err(GraphError::not_transferable(*tensor)),
         }
     }
 

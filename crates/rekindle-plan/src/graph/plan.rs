@@ -1,18 +1,17 @@
 //! Entry point of the planners for graphs: [`plan_graph`] takes a graph and a request and returns a program.
 
-use super::borders::{Border, borders_of};
+use super::borders::{Border, borders};
 use super::error::GraphPlanError;
 use super::found::Found;
 use super::index::Index;
 use super::ladder::Ladder;
 use super::link::{self, Link};
 use super::staged::AllStaged;
-use super::{Graph, OperationId, Program, Simulated, TensorId};
-use crate::action::StageId;
+use super::{Graph, GraphError, OperationId, Program, Simulated, TensorId};
 use crate::bytes::Bytes;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
-use crate::schedule::Schedule;
+use crate::schedule::{self, Action, StageId};
 
 /// A program with its cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +23,7 @@ pub struct GraphPlan {
     /// The requested planner; for `auto`, the planner that was chosen.
     pub planner: Planner,
     /// The schedule over stages that the program was made from, if there is one.
-    pub schedule: Option<Schedule>,
+    pub schedule: Option<Vec<Action>>,
     /// The offloaded tensors. The program belongs to the graph [with transfers](Graph::with_transfers) of these.
     pub offloaded: Vec<TensorId>,
 }
@@ -32,7 +31,7 @@ pub struct GraphPlan {
 impl GraphPlan {
     /// First and last stage of each segment that is recomputed as a whole, if the program was made so.
     pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
-        self.schedule.as_ref()?.segments()
+        schedule::segments(self.schedule.as_ref()?)
     }
 
     /// The plan that runs these operations of the graph [with transfers](Graph::with_transfers) of `offloaded`.
@@ -45,17 +44,17 @@ impl GraphPlan {
         operations: Vec<OperationId>,
         offloaded: Vec<TensorId>,
     ) -> Result<GraphPlan, GraphPlanError> {
+        graph.validate()?;
         let linked = graph.linked(&offloaded, link)?;
-        linked.validate()?;
         let program = Program::new(&linked, operations)?;
         let found = Found::of(&linked, &program);
         if let Some(link) = link
             && found.simulated.host_peak > link.host_bytes
         {
-            return Err(GraphPlanError::Host {
-                takes: found.simulated.host_peak,
-                host: link.host_bytes,
-            });
+            let (takes, host) = (found.simulated.host_peak, link.host_bytes);
+            return Err(GraphPlanError::Graph(GraphError(format!(
+                "the plan holds {takes} in host memory, where it may hold {host}"
+            ))));
         }
         Ok(GraphPlan {
             offloaded,
@@ -75,67 +74,49 @@ impl GraphPlan {
 /// request.
 pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
-    let planning = Planning::new(graph)?;
-    let budget = request.budget.unwrap_or(Bytes::MAX);
-    let found = match request.planner {
-        Planner::None => planning.recorded_within(budget),
-        Planner::Auto | Planner::Graph if planning.recorded.peak() <= budget => {
-            planning.recorded_within(budget)
-        }
-        Planner::Auto | Planner::Graph => {
+    let planning = Planning::new(graph, request)?;
+    match request.planner {
+        Planner::Auto | Planner::Graph if planning.recorded.peak() > planning.budget => {
             let staged = planning.optimal()?;
-            let on_device = planning.searched(request.planner, budget, &staged)?;
+            let on_device = planning.searched(&staged);
             match &request.link {
-                Some(link) => planning.linked(link, budget, &staged, on_device)?,
+                Some(link) => planning.linked(link, &staged, on_device),
                 None => on_device,
             }
         }
-        staged => planning.staged(staged, budget)?,
-    };
-    found.map_err(|leanest| GraphPlanError::Infeasible {
-        planner: request.planner,
-        budget,
-        leanest,
-    })
+        Planner::None | Planner::Auto | Planner::Graph => {
+            fitting(finish(Planner::None, planning.recorded, None), request)
+        }
+        planner @ (Planner::Segments(_) | Planner::Optimal) => {
+            planning.all_staged(planner)?.best(planner, request)
+        }
+    }
 }
 
 /// The common input of all planners.
 struct Planning<'a> {
     graph: &'a Graph,
+    request: &'a Request,
+    budget: Bytes,
     index: Index,
     borders: Vec<Border>,
     recorded: Found,
 }
 
-/// A plan within the budget, or the one with the smallest peak.
-pub(super) type Planned = Result<GraphPlan, Box<GraphPlan>>;
-
 impl<'a> Planning<'a> {
-    fn new(graph: &'a Graph) -> Result<Planning<'a>, GraphPlanError> {
-        let index = Index::new(graph);
+    fn new(graph: &'a Graph, request: &'a Request) -> Result<Planning<'a>, GraphPlanError> {
         Ok(Planning {
-            borders: borders_of(graph, &index),
+            borders: borders(graph),
             recorded: Found::of(graph, &Program::recorded(graph)?),
             graph,
-            index,
+            request,
+            budget: request.budget.unwrap_or(Bytes::MAX),
+            index: Index::new(graph),
         })
     }
 
-    fn recorded_within(&self, budget: Bytes) -> Planned {
-        fitting(finish(Planner::None, self.recorded.clone(), None), budget)
-    }
-
-    fn staged(&self, planner: Planner, budget: Bytes) -> Result<Planned, GraphPlanError> {
-        let all = self.all_staged(planner)?;
-        let plan = match all.best(budget) {
-            Some(best) => all.plan(planner, best)?,
-            None => finish(planner, self.recorded.clone(), None),
-        };
-        Ok(fitting(plan, budget))
-    }
-
     fn all_staged(&self, planner: Planner) -> Result<AllStaged<'a>, GraphPlanError> {
-        AllStaged::new(self.graph, &self.index, &self.borders, planner)
+        AllStaged::new(self.graph, &self.borders, planner)
     }
 
     /// The programs of `optimal`; none if the planners for chains reject the sizes, or are no help for so many stages.
@@ -151,54 +132,48 @@ impl<'a> Planning<'a> {
         }
     }
 
-    fn searched(
-        &self,
-        planner: Planner,
-        budget: Bytes,
-        staged: &AllStaged<'_>,
-    ) -> Result<Planned, GraphPlanError> {
-        let found = match self.ladder(staged).within(budget) {
+    fn searched(&self, staged: &AllStaged<'_>) -> Result<GraphPlan, GraphPlanError> {
+        let planner = self.request.planner;
+        let found = match self.ladder(staged).within(self.budget) {
             Ok(found) => found,
-            Err(leanest) => return Ok(Err(Box::new(finish(planner, *leanest, None)))),
+            Err(leanest) => return Err(infeasible(finish(planner, *leanest, None), self.request)),
         };
-        Ok(Ok(match staged.fastest_within(budget) {
+        match staged.fastest_within(self.budget) {
             Some(over_stages)
                 if planner == Planner::Auto && over_stages.seconds <= found.seconds() =>
             {
-                staged.plan(Planner::Optimal, over_stages)?
+                Ok(staged.plan(Planner::Optimal, over_stages)?)
             }
-            _ => finish(Planner::Graph, found, None),
-        }))
+            _ => Ok(finish(Planner::Graph, found, None)),
+        }
     }
 
     /// The better of a plan that keeps everything on the device and one that may offload tensors.
     fn linked(
         &self,
         link: &Link,
-        budget: Bytes,
         staged: &AllStaged<'_>,
-        on_device: Planned,
-    ) -> Result<Planned, GraphPlanError> {
+        on_device: Result<GraphPlan, GraphPlanError>,
+    ) -> Result<GraphPlan, GraphPlanError> {
         let (graph, tensors) = self.graph.with_all_transfers(link)?;
         let index = Index::new(&graph);
-        let ladder = self.linked_ladder(&graph, &index, staged, link);
-        let found = match (ladder.within(budget), &on_device) {
-            (Ok(found), Ok(plan)) if found.seconds() >= plan.simulated.time.0 => {
-                return Ok(on_device);
-            }
-            (Ok(found), _) => found,
-            (Err(_), Ok(_)) => return Ok(on_device),
-            (Err(leanest), Err(other)) => {
-                let leanest = self.moving(&leanest, &tensors, link)?;
-                let leaner = leanest.simulated.peak < other.simulated.peak;
-                return Ok(if leaner {
-                    Err(Box::new(leanest))
-                } else {
-                    on_device
-                });
-            }
+        let ladder = Ladder {
+            graph: &graph,
+            index: &index,
+            host_room: link.host_bytes,
+            ..self.ladder(staged)
         };
-        Ok(Ok(self.moving(&found, &tensors, link)?))
+        match (ladder.within(self.budget), &on_device) {
+            (Ok(found), Ok(plan)) if found.seconds() >= plan.simulated.time.0 => on_device,
+            (Ok(found), _) => self.moving(&found, &tensors, link),
+            (Err(leanest), Err(GraphPlanError::Infeasible { leanest: other, .. }))
+                if leanest.peak() < other.simulated.peak =>
+            {
+                let leanest = self.moving(&leanest, &tensors, link)?;
+                Err(infeasible(leanest, self.request))
+            }
+            (Err(_), _) => on_device,
+        }
     }
 
     /// The plan of a program of the graph with transfers of `tensors`.
@@ -214,21 +189,6 @@ impl<'a> Planning<'a> {
         GraphPlan::of_operations(self.graph, Some(link), operations, offloaded)
     }
 
-    fn linked_ladder<'s>(
-        &'s self,
-        graph: &'s Graph,
-        index: &'s Index,
-        staged: &'s AllStaged<'s>,
-        link: &Link,
-    ) -> Ladder<'s> {
-        Ladder {
-            graph,
-            index,
-            host_room: link.host_bytes,
-            ..self.ladder(staged)
-        }
-    }
-
     fn ladder<'s>(&'s self, staged: &'s AllStaged<'s>) -> Ladder<'s> {
         Ladder {
             graph: self.graph,
@@ -240,16 +200,23 @@ impl<'a> Planning<'a> {
     }
 }
 
-/// Whether it is within the budget, and so the plan; if not, it is the one with the smallest peak.
-pub(super) fn fitting(plan: GraphPlan, budget: Bytes) -> Planned {
-    if plan.simulated.peak <= budget {
-        Ok(plan)
-    } else {
-        Err(Box::new(plan))
+/// The plan if it is within the budget; if not, it is the one with the smallest peak.
+pub(super) fn fitting(plan: GraphPlan, request: &Request) -> Result<GraphPlan, GraphPlanError> {
+    match request.budget {
+        Some(budget) if plan.simulated.peak > budget => Err(infeasible(plan, request)),
+        _ => Ok(plan),
     }
 }
 
-pub(super) fn finish(planner: Planner, found: Found, schedule: Option<Schedule>) -> GraphPlan {
+fn infeasible(leanest: GraphPlan, request: &Request) -> GraphPlanError {
+    GraphPlanError::Infeasible {
+        planner: request.planner,
+        budget: request.budget.unwrap_or(Bytes::MAX),
+        leanest: Box::new(leanest),
+    }
+}
+
+pub(super) fn finish(planner: Planner, found: Found, schedule: Option<Vec<Action>>) -> GraphPlan {
     GraphPlan {
         program: found.program,
         simulated: found.simulated,

@@ -9,82 +9,16 @@
 //! The result of an operation with no output in W is unused; [`Program::without_dead_runs`] removes such runs in the
 //! same pass. Cost: O(operations and their tensors).
 
-use serde::Serialize;
-
-use super::updates::{Replaced, settled};
-use super::{Graph, OperationId, TensorId};
+use super::updates::settled;
+use super::{Graph, GraphError, OperationId, TensorId};
 
 /// A list of operations of a graph that finds everything it reads and leaves every output.
-///
-/// serde writes the list; reading one back needs the graph, so goes through [`Program::new`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     operations: Vec<OperationId>,
-    /// `freed[ends[k - 1]..ends[k]]` is what dies at step k.
-    #[serde(skip)]
+    /// `freed[ends[k + 1]..ends[k]]` is what dies at step k: that of the last step comes first.
     freed: Vec<TensorId>,
-    #[serde(skip)]
     ends: Vec<usize>,
-}
-
-/// The error of a list of operations that is not a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProgramError {
-    /// An operation number that does not exist.
-    #[error("step {step} runs operation {operation}, but there are {operations} operations")]
-    UnknownOperation {
-        /// The place in the list, from 0.
-        step: usize,
-        /// The number.
-        operation: OperationId,
-        /// The number of operations.
-        operations: usize,
-    },
-    /// A tensor number that does not exist.
-    #[error("operation {operation} names tensor {tensor}, which the graph does not have")]
-    UnknownTensor {
-        /// The operation.
-        operation: OperationId,
-        /// The number.
-        tensor: TensorId,
-    },
-    /// It reads a tensor that does not exist at this point.
-    #[error(
-        "step {step} (operation {operation}) reads tensor {tensor}, which no earlier step makes"
-    )]
-    InputMissing {
-        /// The place in the list, from 0.
-        step: usize,
-        /// The operation.
-        operation: OperationId,
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// It repeats an operation that is not repeatable.
-    #[error("step {step} runs operation {operation} again, which is not repeatable")]
-    Repeated {
-        /// The place in the list, from 0.
-        step: usize,
-        /// The operation.
-        operation: OperationId,
-    },
-    /// It reads a tensor whose value was replaced.
-    #[error("step {step} (operation {operation}) reads tensor {tensor}, which was updated before")]
-    ReadAfterUpdate {
-        /// The place in the list, from 0.
-        step: usize,
-        /// The operation.
-        operation: OperationId,
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// An output is never made.
-    #[error("no step makes the output tensor {tensor}")]
-    OutputMissing {
-        /// The tensor.
-        tensor: TensorId,
-    },
 }
 
 impl Program {
@@ -92,55 +26,61 @@ impl Program {
     ///
     /// # Errors
     /// The first step that breaks a rule, or an output that is never made.
-    pub fn new(graph: &Graph, operations: Vec<OperationId>) -> Result<Program, ProgramError> {
+    pub fn new(graph: &Graph, operations: Vec<OperationId>) -> Result<Program, GraphError> {
         let mut there: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.given).collect();
         let mut ran = vec![false; graph.operations.len()];
-        let mut replaced = Replaced::new(graph);
+        // A view of a replaced tensor is replaced with it; without updates nothing is.
+        let roots = match graph.updates().is_empty() {
+            true => Vec::new(),
+            false => graph.roots(),
+        };
+        let mut replaced = vec![false; roots.len()];
         for (step, &id) in operations.iter().enumerate() {
-            let operation =
-                graph
-                    .operations
-                    .get(id.index())
-                    .ok_or(ProgramError::UnknownOperation {
-                        step,
-                        operation: id,
-                        operations: graph.operations.len(),
-                    })?;
+            let Some(operation) = graph.operations.get(id.index()) else {
+                let operations = graph.operations.len();
+                return Err(GraphError(format!(
+                    "step {step} runs operation {id}, but there are {operations} operations"
+                )));
+            };
             let mut named = operation.inputs.iter().chain(&operation.outputs);
-            if let Some(&tensor) = named.find(|t| t.index() >= there.len()) {
-                return Err(ProgramError::UnknownTensor {
-                    operation: id,
-                    tensor,
-                });
+            if let Some(tensor) = named.find(|t| t.index() >= there.len()) {
+                return Err(GraphError(format!(
+                    "operation {id} names tensor {tensor}, which the graph does not have"
+                )));
             }
-            if let Some(&tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
-                return Err(ProgramError::InputMissing {
-                    step,
-                    operation: id,
-                    tensor,
-                });
+            if let Some(tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
+                return Err(GraphError(format!(
+                    "step {step} (operation {id}) reads tensor {tensor}, which no earlier step makes"
+                )));
             }
-            if let Some(tensor) = replaced.read(operation) {
-                return Err(ProgramError::ReadAfterUpdate {
-                    step,
-                    operation: id,
-                    tensor,
-                });
+            let updated = |tensor: &&TensorId| {
+                let root = roots.get(tensor.index());
+                root.is_some_and(|root| replaced[root.index()])
+            };
+            if let Some(tensor) = operation.inputs.iter().find(updated) {
+                return Err(GraphError(format!(
+                    "step {step} (operation {id}) reads tensor {tensor}, which was updated before"
+                )));
             }
             if std::mem::replace(&mut ran[id.index()], true) && !operation.repeatable {
-                return Err(ProgramError::Repeated {
-                    step,
-                    operation: id,
-                });
+                return Err(GraphError(format!(
+                    "step {step} runs operation {id} again, which is not repeatable"
+                )));
             }
             for output in &operation.outputs {
                 there[output.index()] = true;
             }
+            if let Some(tensor) = operation.updates
+                && !replaced.is_empty()
+            {
+                replaced[tensor.index()] = true;
+            }
         }
         if let Some(tensor) = graph.outputs().find(|t| !there[t.index()]) {
-            return Err(ProgramError::OutputMissing { tensor });
+            let said = format!("no step makes the output tensor {tensor}");
+            return Err(GraphError(said));
         }
-        Ok(Program::with_frees(graph, operations))
+        Ok(Program::with_frees(graph, &operations, true))
     }
 
     /// Every operation once, in recorded order, and every update as soon as it can run: nothing is recomputed, and
@@ -148,7 +88,7 @@ impl Program {
     ///
     /// # Errors
     /// The graph's order is invalid; [`Graph::validate`] gives details.
-    pub fn recorded(graph: &Graph) -> Result<Program, ProgramError> {
+    pub fn recorded(graph: &Graph) -> Result<Program, GraphError> {
         Program::settled(graph, graph.computing().collect())
     }
 
@@ -159,7 +99,7 @@ impl Program {
     pub(crate) fn settled(
         graph: &Graph,
         operations: Vec<OperationId>,
-    ) -> Result<Program, ProgramError> {
+    ) -> Result<Program, GraphError> {
         Program::new(graph, settled(graph, operations))
     }
 
@@ -184,45 +124,33 @@ impl Program {
     /// # Panics
     /// If there is no such step.
     pub fn frees(&self, step: usize) -> &[TensorId] {
-        let start = if step == 0 { 0 } else { self.ends[step - 1] };
+        let start = self.ends.get(step + 1).copied().unwrap_or(0);
         &self.freed[start..self.ends[step]]
     }
 
     /// The program without runs whose outputs are all unused. This changes no value and does not increase the peak.
     #[must_use]
     pub fn without_dead_runs(&self, graph: &Graph) -> Program {
-        let mut wanted: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.output).collect();
-        let mut kept = Vec::with_capacity(self.operations.len());
-        for &id in self.operations.iter().rev() {
-            let operation = graph.operation(id);
-            if !operation.outputs.iter().any(|t| wanted[t.index()]) {
-                continue;
-            }
-            for output in &operation.outputs {
-                wanted[output.index()] = false;
-            }
-            for input in &operation.inputs {
-                wanted[input.index()] = true;
-            }
-            kept.push(id);
-        }
-        kept.reverse();
-        Program::with_frees(graph, kept)
+        Program::with_frees(graph, &self.operations, false)
     }
 
-    /// Computes the freed tensors of a valid list.
-    fn with_frees(graph: &Graph, operations: Vec<OperationId>) -> Program {
+    /// A valid list with what it frees, with or without the runs whose outputs are all unused.
+    fn with_frees(graph: &Graph, listed: &[OperationId], with_dead: bool) -> Program {
         let mut wanted: Vec<bool> = graph
             .tensors
             .iter()
             .map(|tensor| tensor.output || tensor.given)
             .collect();
+        let mut operations = Vec::with_capacity(listed.len());
         let mut freed = Vec::new();
-        let mut ends = Vec::with_capacity(operations.len());
-        for &id in operations.iter().rev() {
+        let mut ends = Vec::with_capacity(listed.len());
+        for &id in listed.iter().rev() {
             let operation = graph.operation(id);
+            if !with_dead && !operation.outputs.iter().any(|t| wanted[t.index()]) {
+                continue;
+            }
             let start = freed.len();
-            for &tensor in operation.inputs.iter().chain(&operation.outputs).rev() {
+            for &tensor in operation.inputs.iter().chain(&operation.outputs) {
                 if !wanted[tensor.index()] && !freed[start..].contains(&tensor) {
                     freed.push(tensor);
                 }
@@ -233,17 +161,11 @@ impl Program {
             for input in &operation.inputs {
                 wanted[input.index()] = true;
             }
+            operations.push(id);
             ends.push(freed.len());
         }
-        // Both lists were filled from the last step on.
-        freed.reverse();
-        let total = freed.len();
-        let mut starts: Vec<usize> = ends.iter().map(|end| total - end).collect();
-        starts.reverse();
-        let mut ends: Vec<usize> = starts.into_iter().skip(1).collect();
-        if !operations.is_empty() {
-            ends.push(total);
-        }
+        operations.reverse();
+        ends.reverse();
         Program {
             operations,
             freed,

@@ -101,7 +101,7 @@ struct Storage {
 /// Where the live tensors are stored.
 pub(super) struct Memory<'a> {
     graph: &'a Graph,
-    /// The storage of each live tensor.
+    /// The storage of each live tensor; none of given ones and their views, which are counted in the fixed bytes.
     of: Vec<Option<usize>>,
     storages: Vec<Storage>,
     resident: Bytes,
@@ -114,23 +114,12 @@ pub(super) struct Memory<'a> {
     updating: HashSet<TensorId>,
 }
 
-/// The storage of given tensors: never freed, counted in the fixed bytes.
-const GIVEN: usize = 0;
-
 impl<'a> Memory<'a> {
     pub(super) fn new(graph: &'a Graph) -> Memory<'a> {
-        let given = |tensor: &Tensor| tensor.given.then_some(GIVEN);
         Memory {
             graph,
-            of: graph.tensors.iter().map(given).collect(),
-            // One live tensor more than can ever be released.
-            storages: vec![Storage {
-                tensor: TensorId::default(),
-                bytes: Bytes::ZERO,
-                host_bytes: Bytes::ZERO,
-                live: usize::MAX / 2,
-                part: |parts| &mut parts.fixed,
-            }],
+            of: vec![None; graph.tensors.len()],
+            storages: Vec::new(),
             resident: graph.fixed_bytes,
             on_host: Bytes::ZERO,
             parts: Parts {
@@ -190,17 +179,14 @@ impl<'a> Memory<'a> {
         let storage = self.of[input.index()]?;
         let Storage { bytes, live, .. } = self.storages[storage];
         let once = operation.inputs.iter().filter(|&&t| t == input).count() == 1;
-        let allowed = once
-            && storage != GIVEN
-            && live == 1
-            && bytes == self.graph.tensor(output).bytes
-            && frees.contains(&input);
+        let allowed =
+            once && live == 1 && bytes == self.graph.tensor(output).bytes && frees.contains(&input);
         allowed.then_some(storage)
     }
 
     /// Each storage in use, with its tensor; given tensors and those of no bytes are left out.
     pub(super) fn held(&self) -> impl Iterator<Item = (usize, TensorId)> {
-        let storages = self.storages.iter().enumerate().skip(GIVEN + 1);
+        let storages = self.storages.iter().enumerate();
         let held = storages.filter(|(_, one)| one.live > 0 && !one.bytes.is_zero());
         held.map(|(place, one)| (place, one.tensor))
     }
@@ -212,8 +198,10 @@ impl<'a> Memory<'a> {
                 .inputs
                 .first()
                 .and_then(|input| self.of[input.index()]);
-            for &output in &operation.outputs {
-                self.place(output, base.unwrap_or(GIVEN));
+            if let Some(base) = base {
+                for &output in &operation.outputs {
+                    self.place(output, base);
+                }
             }
             return;
         }

@@ -4,10 +4,10 @@ use std::{collections::BTreeSet, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
-use super::simulator::{Memory, Moment, Parts, simulate_watched};
+use super::simulator::{Memory, Moment, simulate_watched};
 use super::stages::Stages;
 use super::{Graph, Program, TensorId, Transfer};
-use crate::action::StageId;
+use crate::schedule::StageId;
 
 /// What steps of a program are there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,26 +44,19 @@ impl Stages {
     /// If the program was made for another graph than the one that was cut.
     pub fn spans(&self, graph: &Graph, program: &Program) -> Vec<Span> {
         let loss = self.chain().stages.len();
-        let mut places = vec![(loss, false); graph.operations.len()];
-        for stage in 0..=loss {
-            for id in self.forward(StageId(stage)) {
-                places[id.index()] = (stage, false);
-            }
-            for id in self.backward(StageId(stage)) {
-                places[id.index()] = (stage, true);
-            }
-        }
+        let stage_of = self.stage_of(graph);
         let recorded = graph.recorded_operations();
         let mut ran = vec![false; graph.operations.len()];
         let mut after_loss = false;
         let mut spans: Vec<Span> = Vec::new();
         let mut current = (SpanPass::Forward, StageId(0));
         for (step, id) in program.operations().iter().enumerate() {
+            let operation = graph.operation(*id);
             if id.index() < recorded {
-                let (stage, backward) = places[id.index()];
+                let stage = stage_of[id.index()];
                 after_loss |= stage == loss;
                 let again = std::mem::replace(&mut ran[id.index()], true);
-                let pass = match (stage == loss, backward) {
+                let pass = match (stage == loss, operation.backward) {
                     (true, _) => SpanPass::Loss,
                     (_, true) => SpanPass::Backward,
                     _ if again || after_loss => SpanPass::Recompute,
@@ -72,7 +65,7 @@ impl Stages {
                 current = (pass, StageId(stage));
             }
             let (pass, stage) = current;
-            let transfer = graph.operation(*id).transfer;
+            let transfer = operation.transfer;
             match spans.last_mut() {
                 Some(last) if (last.pass, last.stage, last.transfer) == (pass, stage, transfer) => {
                     last.steps.end = step + 1;
@@ -95,15 +88,11 @@ impl Stages {
 /// If the program was made for another graph.
 pub fn held(graph: &Graph, program: &Program, spans: &[Span]) -> Vec<Moment> {
     let mut held: Vec<Moment> = Vec::with_capacity(spans.len());
-    let nothing = Moment {
-        at_peak: Parts::default(),
-        after: Parts::default(),
-    };
     simulate_watched(graph, program, |step, moment| {
-        while held.len() < spans.len() && spans[held.len()].steps.start <= step {
-            held.push(nothing);
-        }
-        if let Some(span) = held.last_mut() {
+        let next = spans.get(held.len());
+        if next.is_some_and(|span| span.steps.start == step) {
+            held.push(moment);
+        } else if let Some(span) = held.last_mut() {
             if moment.at_peak.total() > span.at_peak.total() {
                 span.at_peak = moment.at_peak;
             }

@@ -11,13 +11,12 @@
 use super::borders::Border;
 use super::error::GraphPlanError;
 use super::found::Found;
-use super::index::Index;
-use super::plan::{GraphPlan, finish};
+use super::plan::{GraphPlan, finish, fitting};
 use super::stages::{Crossing, Stages};
-use super::{Graph, ProgramError, simulate};
+use super::{Graph, GraphError, simulate};
 use crate::bytes::Bytes;
-use crate::planner::{Recipe, schedules};
-use crate::request::Planner;
+use crate::planner::{PlanError, Recipe, schedules};
+use crate::request::{Planner, Request};
 
 /// A schedule over stages, and the cost of its program.
 #[derive(Clone, Debug)]
@@ -42,7 +41,6 @@ impl<'a> AllStaged<'a> {
     /// All programs of a planner: `segments` or `optimal`.
     pub(crate) fn new(
         graph: &'a Graph,
-        index: &Index,
         borders: &[Border],
         planner: Planner,
     ) -> Result<AllStaged<'a>, GraphPlanError> {
@@ -51,7 +49,7 @@ impl<'a> AllStaged<'a> {
         let crosses = crosses && !matches!(planner, Planner::Segments(_));
         let held = crosses.then_some(Crossing::Held);
         let crossings = [Crossing::Carried].into_iter().chain(held);
-        let stages = crossings.map(|crossing| Stages::of(graph, index, borders, crossing));
+        let stages = crossings.map(|crossing| Stages::new(graph, borders, crossing));
         let mut all = AllStaged::over(graph, stages.collect());
         all.add(planner, None)?;
         Ok(all)
@@ -103,11 +101,9 @@ impl<'a> AllStaged<'a> {
 
     /// Those that no other equals or beats in both peak and time, from the smallest peak to the largest.
     pub(crate) fn frontier(&self) -> Vec<&Staged> {
-        let mut least = None;
         let mut useful: Vec<&Staged> = Vec::new();
         for staged in &self.programs {
-            if least.is_none_or(|least| staged.peak < least) {
-                least = Some(staged.peak);
+            if useful.last().is_none_or(|last| staged.peak < last.peak) {
                 useful.push(staged);
             }
         }
@@ -115,17 +111,24 @@ impl<'a> AllStaged<'a> {
         useful
     }
 
-    /// The fastest one within a budget, or else the one with the smallest peak.
-    pub(crate) fn best(&self, budget: Bytes) -> Option<&Staged> {
-        self.fastest_within(budget).or(self.leanest())
+    /// The plan of the fastest one within the budget of a request.
+    ///
+    /// # Errors
+    /// None is within it: the error has the plan with the smallest peak.
+    pub(crate) fn best(
+        &self,
+        planner: Planner,
+        request: &Request,
+    ) -> Result<GraphPlan, GraphPlanError> {
+        let budget = request.budget.unwrap_or(Bytes::MAX);
+        let best = self.fastest_within(budget).or(self.leanest());
+        // Every planner has a schedule for stages, and there is one at least.
+        let none = || PlanError::Request("there are no stages to plan".to_owned());
+        fitting(self.plan(planner, best.ok_or_else(none)?)?, request)
     }
 
     /// The plan of one of them.
-    pub(crate) fn plan(
-        &self,
-        planner: Planner,
-        staged: &Staged,
-    ) -> Result<GraphPlan, ProgramError> {
+    pub(crate) fn plan(&self, planner: Planner, staged: &Staged) -> Result<GraphPlan, GraphError> {
         let stages = self.stages[staged.stages].chain().stages.len();
         let schedule = staged.recipe.schedule(stages).into_owned();
         Ok(finish(planner, self.program(staged)?, Some(schedule)))
@@ -135,11 +138,11 @@ impl<'a> AllStaged<'a> {
     ///
     /// # Errors
     /// None for one of these programs: it was built before.
-    pub(crate) fn program(&self, staged: &Staged) -> Result<Found, ProgramError> {
+    pub(crate) fn program(&self, staged: &Staged) -> Result<Found, GraphError> {
         self.found(staged.stages, &staged.recipe)
     }
 
-    fn found(&self, stages: usize, recipe: &Recipe) -> Result<Found, ProgramError> {
+    fn found(&self, stages: usize, recipe: &Recipe) -> Result<Found, GraphError> {
         let stages = &self.stages[stages];
         let schedule = recipe.schedule(stages.chain().stages.len());
         let program = stages.program(self.graph, &schedule)?;

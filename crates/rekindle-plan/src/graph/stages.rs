@@ -28,10 +28,9 @@ mod of_chain;
 
 use std::ops::Range;
 
-use super::{Graph, OperationId, Program, ProgramError};
-use crate::action::{Action, StageId};
+use super::{Graph, GraphError, OperationId, Program};
 use crate::chain::Chain;
-use crate::schedule::Schedule;
+use crate::schedule::{Action, StageId};
 
 /// How to count a storage that crosses more than one border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,15 +74,20 @@ impl Stages {
         ids(self.backward[stage.0].clone())
     }
 
-    /// The operations of a schedule's actions, without those whose results are unused: an untracked forward leaves out
-    /// operations that only the backward pass needs.
+    /// The stage of each operation, the loss last; 0 of updates and transfers.
+    pub(super) fn stage_of(&self, graph: &Graph) -> Vec<usize> {
+        stage_of(&self.forward, &self.backward, graph.operations.len())
+    }
+
+    /// The operations of a [schedule](crate::schedule), without those whose results are unused: an untracked forward leaves
+    /// out operations that only the backward pass needs.
     ///
     /// # Errors
     /// An operation runs before its inputs are made: the schedule is for more stages, or breaks its rules.
     ///
     /// # Panics
     /// If the graph is not the one that was cut, or an action names a stage that it does not have.
-    pub fn program(&self, graph: &Graph, schedule: &Schedule) -> Result<Program, ProgramError> {
+    pub fn program(&self, graph: &Graph, schedule: &[Action]) -> Result<Program, GraphError> {
         let loss = StageId(self.chain.stages.len());
         let mut ran = vec![false; graph.operations.len()];
         let mut operations = Vec::new();
@@ -94,7 +98,7 @@ impl Stages {
                 }
             }
         };
-        for &action in schedule.actions() {
+        for &action in schedule {
             match action {
                 Action::Forward(stage) => run(&self.forward[stage.0]),
                 Action::Loss => {
@@ -109,6 +113,16 @@ impl Stages {
         operations.extend(ids(updates));
         Ok(Program::settled(graph, operations)?.without_dead_runs(graph))
     }
+}
+
+fn stage_of(forward: &[Range<usize>], backward: &[Range<usize>], operations: usize) -> Vec<usize> {
+    let mut stage_of = vec![0; operations];
+    for ranges in [forward, backward] {
+        for (stage, range) in ranges.iter().enumerate() {
+            stage_of[range.clone()].fill(stage);
+        }
+    }
+    stage_of
 }
 
 fn ids(range: Range<usize>) -> impl Iterator<Item = OperationId> {

@@ -5,7 +5,7 @@
 //! view of a parameter counts as the parameter: an update while a view is live would need a second storage. Cost:
 //! O(operations and their tensors).
 
-use super::{Graph, Operation, OperationId, TensorId};
+use super::{Graph, OperationId, TensorId};
 
 /// The operations, with each update moved after the last step that makes its inputs and the last step that reads the
 /// value it replaces. An update that is moved to a later point reads the inputs made for it before.
@@ -14,76 +14,38 @@ pub(super) fn settled(graph: &Graph, operations: Vec<OperationId>) -> Vec<Operat
         return operations;
     }
     let roots = graph.roots();
-    let mut made: Vec<Option<usize>> = vec![None; graph.tensors.len()];
-    let mut read: Vec<Option<usize>> = vec![None; graph.tensors.len()];
-    let mut updates: Vec<(Option<usize>, OperationId, TensorId)> = Vec::new();
+    // How many of the other operations have run when each tensor is made, and when each storage is read, for the last time.
+    let mut made = vec![0; graph.tensors.len()];
+    let mut read = vec![0; graph.tensors.len()];
+    let mut updates: Vec<(usize, OperationId, TensorId)> = Vec::new();
     let mut others: Vec<OperationId> = Vec::with_capacity(operations.len());
     for id in operations {
         let operation = graph.operation(id);
         if let Some(tensor) = operation.updates {
             let inputs = operation.inputs.iter();
-            let last = inputs.map(|input| made[input.index()]).max().flatten();
-            updates.push((last, id, tensor));
+            let last = inputs.map(|input| made[input.index()]).max();
+            updates.push((last.unwrap_or(0), id, tensor));
             continue;
         }
-        let step = Some(others.len());
         others.push(id);
         for input in &operation.inputs {
-            read[roots[input.index()].index()] = step;
+            read[roots[input.index()].index()] = others.len();
         }
         for output in &operation.outputs {
-            made[output.index()] = step;
+            made[output.index()] = others.len();
         }
     }
     for (place, _, tensor) in &mut updates {
-        *place = (*place).max(read[tensor.index()]);
+        *place = read[tensor.index()].max(*place);
     }
     updates.sort_by_key(|(place, ..)| *place);
-    let mut updates = updates.into_iter().peekable();
     let mut settled = Vec::with_capacity(others.len() + updates.len());
-    let mut up_to = |place: Option<usize>, settled: &mut Vec<OperationId>| {
-        while let Some((_, id, _)) = updates.next_if(|(at, ..)| *at <= place) {
-            settled.push(id);
-        }
-    };
-    up_to(None, &mut settled);
-    for (step, id) in others.into_iter().enumerate() {
+    let mut ran = 0;
+    for (place, id, _) in updates {
+        settled.extend_from_slice(&others[ran..place]);
         settled.push(id);
-        up_to(Some(step), &mut settled);
+        ran = place;
     }
+    settled.extend_from_slice(&others[ran..]);
     settled
-}
-
-/// The tensors that updates have replaced so far.
-pub(super) struct Replaced {
-    roots: Vec<TensorId>,
-    /// Empty if the graph has no updates.
-    replaced: Vec<bool>,
-}
-
-impl Replaced {
-    pub(super) fn new(graph: &Graph) -> Replaced {
-        let updates = !graph.updates().is_empty();
-        let (roots, tensors) = match updates {
-            true => (graph.roots(), graph.tensors.len()),
-            false => (Vec::new(), 0),
-        };
-        Replaced {
-            roots,
-            replaced: vec![false; tensors],
-        }
-    }
-
-    /// Processes the next operation of a program. Returns a tensor that it reads after its replacement, if any.
-    pub(super) fn read(&mut self, operation: &Operation) -> Option<TensorId> {
-        if self.replaced.is_empty() {
-            return None;
-        }
-        let replaced = |input: &&TensorId| self.replaced[self.roots[input.index()].index()];
-        let read = operation.inputs.iter().find(replaced).copied();
-        if let Some(tensor) = operation.updates {
-            self.replaced[tensor.index()] = true;
-        }
-        read
-    }
 }

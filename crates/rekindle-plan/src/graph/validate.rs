@@ -1,203 +1,116 @@
 //! The rules of a [`Graph`], checked once before anything is planned.
 
-use super::{Graph, Operation, OperationId, TensorId, Transfer};
+use std::fmt;
 
-/// The error of an invalid graph.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum GraphError {
-    /// A tensor number that does not exist.
-    #[error("operation {operation} names tensor {tensor}, but there are {tensors} tensors")]
-    UnknownTensor {
-        /// The operation.
-        operation: OperationId,
-        /// The number.
-        tensor: TensorId,
-        /// The number of tensors.
-        tensors: usize,
-    },
-    /// A tensor is read before any operation made it.
-    #[error("operation {operation} reads tensor {tensor}, which no earlier operation makes")]
-    ReadBeforeMade {
-        /// The operation.
-        operation: OperationId,
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// A tensor is made twice, or is given and made.
-    #[error("operation {operation} makes tensor {tensor}, which is given or made already")]
-    MadeTwice {
-        /// The operation.
-        operation: OperationId,
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// An output is neither given nor made.
-    #[error("tensor {tensor} is an output, but it is neither given nor made")]
-    OutputNotMade {
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// A view without an input, or an `in_place` index without one.
-    #[error("operation {operation} shares the storage of an input that it does not have")]
-    NoSharedInput {
-        /// The operation.
-        operation: OperationId,
-    },
-    /// A time that is negative or not finite.
-    #[error("operation {operation} takes {seconds} seconds, which is no time")]
-    Time {
-        /// The operation.
-        operation: OperationId,
-        /// Its seconds.
-        seconds: f64,
-    },
-    /// A forward operation after one of the backward pass.
-    #[error(
-        "operation {operation} belongs to the forward pass, but the backward pass starts before it"
-    )]
-    ForwardAfterBackward {
-        /// The operation.
-        operation: OperationId,
-    },
-    /// An update of a tensor that is not given, or an update before an operation that is not an update.
-    #[error(
-        "operation {operation} is no update: it replaces a tensor that is not given, or others come after it"
-    )]
-    Update {
-        /// The operation.
-        operation: OperationId,
-    },
-    /// A transfer of a tensor without a storage made by an operation.
-    #[error(
-        "tensor {tensor} cannot be moved to the host: no operation of the step makes a storage for it"
-    )]
-    NotTransferable {
-        /// The tensor.
-        tensor: TensorId,
-    },
-    /// A transfer that is not after all other operations and next to its counterpart.
-    #[error(
-        "operation {operation} is a transfer: these stand behind all others, each offload with the fetch of its copy behind it"
-    )]
-    Transfer {
-        /// The transfer.
-        operation: OperationId,
-    },
-    /// The sum of all sizes does not fit in 62 bits.
-    #[error("the sizes of all tensors add up to more than 4 EiB")]
-    TooLarge,
+use super::{Graph, OperationId, TensorId};
+
+/// Why a graph, or a program of one, is invalid: which operation or tensor breaks which rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct GraphError(pub(crate) String);
+
+impl GraphError {
+    fn of_operation(id: OperationId, said: fmt::Arguments<'_>) -> GraphError {
+        GraphError(format!("operation {id} {said}"))
+    }
+
+    /// The error of a tensor that cannot have [transfers](Graph::with_transfers).
+    pub(super) fn not_transferable(tensor: TensorId) -> GraphError {
+        GraphError(format!(
+            "tensor {tensor} cannot be moved to the host: no operation of the step makes a storage for it"
+        ))
+    }
+
+    /// The error of seconds that are negative or not finite.
+    pub(super) fn no_time(id: OperationId, seconds: f64) -> GraphError {
+        GraphError::of_operation(
+            id,
+            format_args!("takes {seconds} seconds, which is no time"),
+        )
+    }
 }
 
 impl Graph {
-    /// Checks that every tensor is given or made once, before it is read, and that sizes and times can be summed.
+    /// Checks that every tensor is given or made once, before it is read, and that sizes and times can be summed. There are
+    /// no transfers: only [`with_transfers`](Self::with_transfers) adds them, behind all other operations.
     ///
     /// # Errors
     /// The first violation, in recorded order.
     pub fn validate(&self) -> Result<(), GraphError> {
         let mut there: Vec<bool> = self.tensors.iter().map(|tensor| tensor.given).collect();
-        let mut total = u128::from(self.fixed_bytes.0);
-        total += self
+        let sizes = self
             .tensors
             .iter()
-            .map(|tensor| u128::from(tensor.bytes.0) + u128::from(tensor.host_bytes.0))
-            .sum::<u128>();
+            .flat_map(|one| [one.bytes, one.host_bytes]);
+        let mut total: u128 = sizes.map(|bytes| u128::from(bytes.0)).sum();
+        total += u128::from(self.fixed_bytes.0);
         let mut backward = false;
-        let others = |o: &&Operation| o.updates.is_some() || o.transfer.is_some();
-        let others = self.operations.iter().filter(others).count();
-        let recorded = self.operations.len() - others;
+        let updates = self.operations.iter().filter(|o| o.updates.is_some());
+        let recorded = self.operations.len() - updates.count();
         for (id, operation) in self.operation_ids().zip(&self.operations) {
+            let wrong = |said: fmt::Arguments<'_>| Err(GraphError::of_operation(id, said));
             total += u128::from(operation.temp_bytes.0);
-            for &tensor in operation.inputs.iter().chain(&operation.outputs) {
-                if tensor.index() >= self.tensors.len() {
-                    return Err(GraphError::UnknownTensor {
-                        operation: id,
-                        tensor,
-                        tensors: self.tensors.len(),
-                    });
-                }
+            let mut named = operation.inputs.iter().chain(&operation.outputs);
+            if let Some(tensor) = named.find(|t| t.index() >= there.len()) {
+                let tensors = there.len();
+                return wrong(format_args!(
+                    "names tensor {tensor}, but there are {tensors} tensors"
+                ));
             }
-            if let Some(&tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
-                return Err(GraphError::ReadBeforeMade {
-                    operation: id,
-                    tensor,
-                });
+            if let Some(tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
+                return wrong(format_args!(
+                    "reads tensor {tensor}, which no earlier operation makes"
+                ));
             }
             for &tensor in &operation.outputs {
-                let again = operation.transfer == Some(Transfer::Fetch);
-                if std::mem::replace(&mut there[tensor.index()], true) && !again {
-                    return Err(GraphError::MadeTwice {
-                        operation: id,
-                        tensor,
-                    });
+                if std::mem::replace(&mut there[tensor.index()], true) {
+                    return wrong(format_args!(
+                        "makes tensor {tensor}, which is given or made already"
+                    ));
                 }
             }
-            let shares = operation.view.then_some(0).into_iter();
-            if shares
-                .chain(operation.in_place)
-                .any(|index| index >= operation.inputs.len())
-            {
-                return Err(GraphError::NoSharedInput { operation: id });
+            let mut shares = operation
+                .view
+                .then_some(0)
+                .into_iter()
+                .chain(operation.in_place);
+            if shares.any(|index| index >= operation.inputs.len()) {
+                return wrong(format_args!(
+                    "shares the storage of an input that it does not have"
+                ));
             }
             if !operation.seconds.0.is_finite() || operation.seconds.0 < 0.0 {
-                return Err(GraphError::Time {
-                    operation: id,
-                    seconds: operation.seconds.0,
-                });
+                return Err(GraphError::no_time(id, operation.seconds.0));
             }
-            if operation.transfer.is_none() {
-                if backward && !operation.backward {
-                    return Err(GraphError::ForwardAfterBackward { operation: id });
-                }
-                backward = operation.backward;
+            if operation.transfer.is_some() {
+                return wrong(format_args!("is a transfer: only a plan adds these"));
             }
+            if backward && !operation.backward {
+                return wrong(format_args!(
+                    "belongs to the forward pass, but the backward pass starts before it"
+                ));
+            }
+            backward = operation.backward;
             let given = |tensor: TensorId| {
                 let tensor = self.tensors.get(tensor.index());
                 tensor.is_some_and(|tensor| tensor.given)
             };
-            let update = id.index() >= recorded && operation.transfer.is_none();
             if operation.updates.is_some_and(|tensor| !given(tensor))
-                || operation.updates.is_some() != update
+                || operation.updates.is_some() != (id.index() >= recorded)
             {
-                return Err(GraphError::Update { operation: id });
+                return wrong(format_args!(
+                    "is no update: it replaces a tensor that is not given, or others come after it"
+                ));
             }
         }
-        self.check_transfers()?;
         if let Some(tensor) = self.outputs().find(|t| !there[t.index()]) {
-            return Err(GraphError::OutputNotMade { tensor });
+            return Err(GraphError(format!(
+                "tensor {tensor} is an output, but it is neither given nor made"
+            )));
         }
         if total >= 1 << 62 {
-            return Err(GraphError::TooLarge);
-        }
-        Ok(())
-    }
-
-    /// Checks that transfers have the form that [`with_transfers`](Self::with_transfers) creates, with existing
-    /// tensors.
-    fn check_transfers(&self) -> Result<(), GraphError> {
-        let first = self.operations.iter().position(|o| o.transfer.is_some());
-        let Some(first) = first else {
-            return Ok(());
-        };
-        let makers = self.transferable();
-        for (pair, place) in self.operations[first..].chunks(2).zip((first..).step_by(2)) {
-            let operation = OperationId(place as u32);
-            let wrong = GraphError::Transfer { operation };
-            let [offload, fetch] = pair else {
-                return Err(wrong);
-            };
-            let kinds = (offload.transfer, fetch.transfer);
-            let (&[tensor], &[copy]) = (&offload.inputs[..], &offload.outputs[..]) else {
-                return Err(wrong);
-            };
-            if kinds != (Some(Transfer::Offload), Some(Transfer::Fetch))
-                || fetch.inputs != [copy]
-                || fetch.outputs != [tensor]
-            {
-                return Err(wrong);
-            }
-            if makers[tensor.index()].is_none() {
-                return Err(GraphError::NotTransferable { tensor });
-            }
+            let said = "the sizes of all tensors add up to more than 4 EiB";
+            return Err(GraphError(said.to_owned()));
         }
         Ok(())
     }

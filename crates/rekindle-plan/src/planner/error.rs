@@ -28,36 +28,19 @@ pub enum PlanError {
     /// The chain contains an invalid value.
     #[error(transparent)]
     Chain(#[from] ChainError),
-    /// The number of segments must be between 1 and the number of stages.
-    #[error(
-        "cannot cut {} into {}: use 1 to {}",
-        several(*stages, "stage"), several(*segments, "segment"), stages.max(&1)
-    )]
-    Segments {
-        /// The requested number of segments.
-        segments: usize,
-        /// The number of stages.
-        stages: usize,
-    },
-    /// A number of segments was given to a planner that does not use it.
-    #[error("the {planner} planner takes no number of segments: leave one of them out")]
-    SegmentsUnused {
-        /// The planner.
-        planner: Planner,
-    },
-    /// The chain is too long for the planner, which would need too much time or memory.
-    #[error(
-        "the {planner} planner takes at most {most} stages here, and the chain has {stages}: merge neighbouring stages, or \
-         give a number of segments"
-    )]
-    TooManyStages {
-        /// The planner.
-        planner: Planner,
-        /// The number of stages.
-        stages: usize,
-        /// The maximum for this planner.
-        most: usize,
-    },
+    /// No such planner, or one that does not take the chain or the number of segments.
+    #[error("{0}")]
+    Request(String),
+}
+
+impl PlanError {
+    /// The error of a number of segments that is not between 1 and the number of stages.
+    #[must_use]
+    pub fn segments(segments: usize, stages: usize) -> PlanError {
+        let (of, into) = (several(stages, "stage"), several(segments, "segment"));
+        let most = stages.max(1);
+        PlanError::Request(format!("cannot cut {of} into {into}: use 1 to {most}"))
+    }
 }
 
 /// The start of the error message, which names the plans that do not fit.

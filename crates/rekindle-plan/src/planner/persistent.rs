@@ -4,8 +4,7 @@
 //! stored, then the window j..t, then s..j-1), or its first stage is recorded, the window s+1..t follows inside, and
 //! the stage's backward ends it. Cost: O(actions).
 
-use crate::action::{Action, StageId};
-use crate::schedule::Schedule;
+use crate::schedule::{Action, StageId};
 
 /// The choice for a window, and the values passed on to the windows inside. `R` is the resource that the planner
 /// counts: remaining memory, remaining checkpoints, or nothing.
@@ -21,13 +20,13 @@ enum Task<R> {
     Backward(usize),
 }
 
-/// The schedule of the tree that `choose(s, t, left)` defines, starting from the whole chain. The loss is stage
+/// The actions of the tree that `choose(s, t, left)` defines, starting from the whole chain. The loss is stage
 /// `stages`; it is emitted without calling `choose`.
 pub(crate) fn emit<R>(
     stages: usize,
     whole: R,
     mut choose: impl FnMut(usize, usize, &R) -> Choice<R>,
-) -> Schedule {
+) -> Vec<Action> {
     let mut actions = Vec::with_capacity(4 * stages);
     // An explicit stack: windows nest as deep as the chain is long.
     let mut tasks = vec![Task::Window {
@@ -64,5 +63,5 @@ pub(crate) fn emit<R>(
         }
     }
     actions.push(Action::Optimize);
-    Schedule::new(stages, actions)
+    actions
 }

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::persistent::{Choice, emit};
 use super::terms::Terms;
 use super::windows::Windows;
-use crate::schedule::Schedule;
+use crate::schedule::Action;
 
 /// P of every window, each less its G(t).
 pub(super) struct SmallestPeaks {
@@ -50,14 +50,14 @@ impl SmallestPeaks {
     }
 
     /// A schedule with the smallest peak.
-    pub(super) fn schedule(&self, terms: &Terms) -> Schedule {
+    pub(super) fn schedule(&self, terms: &Terms) -> Vec<Action> {
         emit(terms.loss(), (), |s, t, ()| self.best(terms, s, t).1)
     }
 
     /// P(s,t) - G(t) and the choice that attains it, from the shorter windows.
     fn best(&self, terms: &Terms, s: usize, t: usize) -> (u64, Choice<()>) {
         let inside = if s < t {
-            terms.nodes[s].saved + self.peaks[self.windows.of(s + 1, t)]
+            terms.nodes[s].saved_bytes.0 + self.peaks[self.windows.of(s + 1, t)]
         } else {
             0
         };

@@ -12,38 +12,11 @@
 
 use crate::chain::{Chain, Stage};
 
-/// One stage, or the loss.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Node {
-    /// x_{i+1}; 0 for the loss.
-    pub(crate) output: u64,
-    /// f.
-    pub(crate) forward_temp: u64,
-    /// g.
-    pub(crate) grad: u64,
-    /// X.
-    pub(crate) saved: u64,
-    /// F, or more: see [`tracked_temp`].
-    pub(crate) tracked_temp: u64,
-    /// b.
-    pub(crate) backward_temp: u64,
-    /// Time of a forward.
-    pub(crate) forward: f64,
-    /// Time of a forward and the backward.
-    pub(crate) seconds: f64,
-}
-
-/// F, at least so that X + F is no less than x + f: a tracked forward makes its output first, as an untracked one does.
-fn tracked_temp(stage: &Stage) -> u64 {
-    let output_first = stage.output_bytes + stage.forward_temp_bytes;
-    let output_first = output_first - stage.saved_bytes;
-    stage.tracked_temp_bytes.max(output_first).0
-}
-
 /// A chain in the form of the recurrences.
 pub(crate) struct Terms {
-    /// Stages 0..L-1 and the loss.
-    pub(crate) nodes: Vec<Node>,
+    /// Stages 0..L-1 and the loss, with F at least so that X + F is no less than x + f: a tracked forward makes its output
+    /// first, as an untracked one does.
+    pub(crate) nodes: Vec<Stage>,
     /// x_i for i in 0..=L+1.
     pub(crate) x: Vec<u64>,
     /// y_i for i in 0..=L+1.
@@ -55,37 +28,25 @@ pub(crate) struct Terms {
 impl Terms {
     pub(crate) fn new(chain: &Chain) -> Terms {
         let stages = chain.stages.len();
-        let mut nodes: Vec<Node> = chain
-            .stages
-            .iter()
-            .map(|stage| Node {
-                output: stage.output_bytes.0,
-                forward_temp: stage.forward_temp_bytes.0,
-                grad: stage.grad_bytes.0,
-                saved: stage.saved_bytes.0,
-                tracked_temp: tracked_temp(stage),
-                backward_temp: stage.backward_temp_bytes.0,
-                forward: stage.forward_s.0,
-                seconds: stage.forward_s.0 + stage.backward_s.0,
-            })
-            .collect();
-        nodes.push(Node {
-            output: 0,
-            forward_temp: chain.loss.forward_temp_bytes.0,
-            grad: 0,
-            saved: 0,
-            tracked_temp: chain.loss.forward_temp_bytes.0,
-            backward_temp: chain.loss.backward_temp_bytes.0,
-            forward: chain.loss.forward_s.0,
-            seconds: chain.loss.forward_s.0 + chain.loss.backward_s.0,
-        });
+        let loss = Stage {
+            forward_s: chain.loss.forward_s,
+            backward_s: chain.loss.backward_s,
+            forward_temp_bytes: chain.loss.forward_temp_bytes,
+            backward_temp_bytes: chain.loss.backward_temp_bytes,
+            ..Stage::default()
+        };
+        let mut nodes: Vec<Stage> = chain.stages.iter().chain([&loss]).cloned().collect();
+        for node in &mut nodes {
+            let output_first = node.output_bytes + node.forward_temp_bytes - node.saved_bytes;
+            node.tracked_temp_bytes = node.tracked_temp_bytes.max(output_first);
+        }
         let mut x: Vec<u64> = (0..=stages).map(|i| chain.activation_bytes(i).0).collect();
         let mut y: Vec<u64> = (0..=stages).map(|i| chain.gradient_bytes(i).0).collect();
         x.push(0);
         y.push(0);
         let mut later_grads = vec![0; stages + 1];
         for t in (0..stages).rev() {
-            later_grads[t] = later_grads[t + 1] + nodes[t + 1].grad;
+            later_grads[t] = later_grads[t + 1] + nodes[t + 1].grad_bytes.0;
         }
         Terms {
             nodes,
@@ -103,15 +64,21 @@ impl Terms {
     /// x_k + x_{k+1} + f_k, or without x_k if a_k is counted elsewhere: the peak of the untracked forward of stage k.
     pub(crate) fn forward_peak(&self, k: usize, first: bool) -> u64 {
         let input = if first { 0 } else { self.x[k] };
-        input + self.x[k + 1] + self.nodes[k].forward_temp
+        input + self.x[k + 1] + self.nodes[k].forward_temp_bytes.0
+    }
+
+    /// Time of a forward and the backward of stage s.
+    pub(crate) fn seconds(&self, s: usize) -> f64 {
+        (self.nodes[s].forward_s + self.nodes[s].backward_s).0
     }
 
     /// all(s,t) - G(t).
     pub(crate) fn all(&self, s: usize, t: usize) -> u64 {
         let node = &self.nodes[s];
-        let forward = self.y[t + 1] + node.saved + node.tracked_temp;
-        let grads = self.later_grads[s] - self.later_grads[t] + node.grad;
-        let backward = grads + self.y[s] + self.y[s + 1] + node.saved + node.backward_temp;
+        let saved = node.saved_bytes.0;
+        let forward = self.y[t + 1] + saved + node.tracked_temp_bytes.0;
+        let grads = self.later_grads[s] - self.later_grads[t] + node.grad_bytes.0;
+        let backward = grads + self.y[s] + self.y[s + 1] + saved + node.backward_temp_bytes.0;
         forward.max(backward)
     }
 
@@ -120,7 +87,7 @@ impl Terms {
         let mut held = 0;
         let peaks = self.nodes.iter().enumerate().map(|(s, node)| {
             let before = held;
-            held += node.saved;
+            held += node.saved_bytes.0;
             before + self.all(s, self.loss())
         });
         peaks.max().unwrap_or_default()

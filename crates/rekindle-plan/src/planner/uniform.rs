@@ -7,25 +7,16 @@
 //! Without a number, several are tried: every one of a short chain, all small ones and some of the large ones of a long
 //! one, so that no more than [`MOST_STAGES_TOGETHER`] stages are simulated.
 
-use super::{PlanError, Recipe};
-
 /// Up to this many numbers, all are tried.
 const ALL_NUMBERS: usize = 1_000;
 
 /// The most stages of all schedules together, each counted once.
 const MOST_STAGES_TOGETHER: usize = 2_000_000;
 
-/// So many segments, of sizes that differ by at most one; the last is not recomputed.
-///
-/// # Errors
-/// [`PlanError::Segments`] for zero segments or more than stages.
-pub(super) fn cut(stages: usize, segments: usize) -> Result<Recipe, PlanError> {
-    if segments == 0 || segments > stages.max(1) {
-        return Err(PlanError::Segments { segments, stages });
-    }
+/// Where the second and later of so many segments start. Their sizes differ by at most one; the last is not recomputed.
+pub(super) fn starts(stages: usize, segments: usize) -> Vec<usize> {
     // floor(k n / K): neighbours differ by floor(n / K) or one more, and the last takes the larger one.
-    let starts = (1..segments).map(|k| k * stages / segments);
-    Ok(Recipe::Cut(starts.collect()))
+    (1..segments).map(|k| k * stages / segments).collect()
 }
 
 /// The numbers of segments that are tried, from 1 to `stages`; if these are too many, half of the sample consecutive and
@@ -45,20 +36,20 @@ pub(super) fn numbers(stages: usize) -> Vec<usize> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 mod tests {
-    use super::{ALL_NUMBERS, cut, numbers};
-    use crate::planner::PlanError;
+    use super::{ALL_NUMBERS, numbers};
+    use crate::planner::Recipe;
+    use crate::schedule::{segments, written};
 
     #[test]
     fn sizes_differ_by_at_most_one() {
         for stages in 1..40 {
-            for segments in 1..=stages {
-                let cut = cut(stages, segments).unwrap();
-                let found = cut.schedule(stages).segments().unwrap();
+            for count in 1..=stages {
+                let found = segments(&Recipe::Segments(count).schedule(stages)).unwrap();
                 let sizes: Vec<usize> = found
                     .iter()
                     .map(|(first, last)| last.0 - first.0 + 1)
                     .collect();
-                assert_eq!(sizes.len(), segments);
+                assert_eq!(sizes.len(), count);
                 assert_eq!(sizes.iter().sum::<usize>(), stages);
                 assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
                 assert_eq!(sizes.last(), sizes.iter().max());
@@ -69,18 +60,10 @@ mod tests {
     #[test]
     fn two_segments_of_three_stages() {
         assert_eq!(
-            cut(3, 2).unwrap().schedule(3).written().join(", "),
+            written(&Recipe::Segments(2).schedule(3)).join(", "),
             "forward_keep 0, forward_tracked 1, forward_tracked 2, loss, backward 2, backward 1, \
              forward_tracked 0, backward 0, optimize"
         );
-    }
-
-    #[test]
-    fn the_number_of_segments_is_checked() {
-        for (stages, segments) in [(3, 0), (3, 4), (0, 2)] {
-            let refused = PlanError::Segments { segments, stages };
-            assert_eq!(cut(stages, segments), Err(refused));
-        }
     }
 
     #[test]

@@ -80,28 +80,25 @@ impl Windows {
     }
 }
 
-/// A number for each stage, the same for equal stages. The loss has its own number. Cost: O(n) unless many stages
-/// differ only in temporary bytes and gradients.
+/// A number for each stage, the same for equal stages. The loss has its own number.
 fn contents(terms: &Terms) -> Vec<usize> {
-    let mut by_hash: HashMap<[u64; 5], Vec<usize>> = HashMap::new();
-    let mut contents: Vec<usize> = Vec::with_capacity(terms.nodes.len());
-    for (i, node) in terms.nodes.iter().enumerate() {
-        let key = [
-            node.output,
-            node.saved,
-            node.forward_temp,
-            node.forward.to_bits(),
-            node.seconds.to_bits(),
+    let mut numbers: HashMap<[u64; 8], usize> = HashMap::new();
+    let nodes = terms.nodes.iter().enumerate();
+    let contents = nodes.map(|(i, node)| {
+        let bits = [
+            node.output_bytes.0,
+            node.saved_bytes.0,
+            node.forward_temp_bytes.0,
+            node.tracked_temp_bytes.0,
+            node.backward_temp_bytes.0,
+            node.grad_bytes.0,
+            node.forward_s.0.to_bits(),
+            node.backward_s.0.to_bits(),
         ];
-        let alike = by_hash.entry(key).or_default();
-        let found = alike
-            .iter()
-            .copied()
-            .find(|&other| i != terms.loss() && terms.nodes[other] == *node);
-        contents.push(found.unwrap_or_else(|| {
-            alike.push(i);
-            i
-        }));
-    }
-    contents
+        match i == terms.loss() {
+            true => i,
+            false => *numbers.entry(bits).or_insert(i),
+        }
+    });
+    contents.collect()
 }

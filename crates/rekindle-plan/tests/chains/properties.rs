@@ -4,6 +4,7 @@
 
 use proptest::prelude::*;
 use rekindle_plan::graph::{SpanPass, Stages, held};
+use rekindle_plan::schedule::written;
 use rekindle_plan::{Action, Bytes, Chain, PlanError, Planner, Request, StageId};
 
 use crate::least_time::least_time;
@@ -95,8 +96,8 @@ proptest! {
                 SpanPass::Loss => Action::Loss,
                 SpanPass::Backward => Action::Backward(span.stage),
             }).collect();
-            prop_assert_eq!(&[&told[..], &[Action::Optimize]].concat(), plan.schedule.actions());
-            let (peaks, _) = referee(&output_first(&chain), &plan.schedule.written());
+            prop_assert_eq!(&[&told[..], &[Action::Optimize]].concat(), &plan.schedule);
+            let (peaks, _) = referee(&output_first(&chain), &written(&plan.schedule));
             let mut gradients = Bytes::ZERO;
             for ((moment, peak), action) in held(&graph, &program, &spans).iter().zip(peaks).zip(told) {
                 prop_assert_eq!(moment.at_peak.total(), peak, "{}", action);

@@ -62,7 +62,6 @@ fn borders_are_where_one_storage_is_live() {
         let cut = borders(&graph);
         let border = cut.iter().find(|b| b.operations == 1 + 4 * layer).unwrap();
         assert_eq!(border.live.len(), 1);
-        assert_eq!(border.bytes, graph.tensor(border.live[0]).bytes);
     }
 }
 

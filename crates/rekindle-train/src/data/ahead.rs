@@ -109,10 +109,8 @@ mod tests {
     fn batch(number: usize) -> Batch {
         assert_ne!(number, 7, "no such sample");
         Batch {
-            inputs: Inputs::Tokens {
-                values: vec![number as i32],
-                shape: vec![1, 1],
-            },
+            shape: vec![1, 1],
+            inputs: Inputs::Tokens(vec![number as i32]),
             targets: Targets::Classes(vec![0]),
         }
     }

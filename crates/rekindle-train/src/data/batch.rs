@@ -7,6 +7,8 @@ use rekindle::dtype::Dtype;
 /// Samples and targets of one step, row-major with the batch dimension first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
+    /// Sizes of the inputs, the batch first.
+    pub shape: Vec<usize>,
     /// What the model takes.
     pub inputs: Inputs,
     /// What it should predict.
@@ -17,16 +19,24 @@ impl Batch {
     /// Number of samples.
     #[must_use]
     pub fn samples(&self) -> usize {
-        let (Inputs::Floats { shape, .. } | Inputs::Tokens { shape, .. }) = &self.inputs;
-        shape.first().copied().unwrap_or(0)
+        self.shape.first().copied().unwrap_or(0)
+    }
+
+    /// Number of predictions: one for each sample, or for each token id.
+    #[must_use]
+    pub fn predictions(&self) -> usize {
+        match &self.targets {
+            Targets::Classes(classes) => classes.len(),
+            Targets::Values { values, width } => values.len() / width.max(&1),
+        }
     }
 
     /// Bytes of its values on a device, with inputs in this type.
     #[must_use]
     pub fn bytes(&self, dtype: Dtype) -> Bytes {
         let inputs = match &self.inputs {
-            Inputs::Floats { values, .. } => values.len() as u64 * dtype.bytes(),
-            Inputs::Tokens { values, .. } => size_of_val(values.as_slice()) as u64,
+            Inputs::Floats(numbers) => numbers.len() as u64 * dtype.bytes(),
+            Inputs::Tokens(ids) => size_of_val(ids.as_slice()) as u64,
         };
         let targets = match &self.targets {
             Targets::Classes(classes) => size_of_val(classes.as_slice()),
@@ -39,20 +49,10 @@ impl Batch {
 /// What the model takes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Inputs {
-    /// Numbers of shape `shape`, the batch first.
-    Floats {
-        /// The values.
-        values: Vec<f32>,
-        /// Sizes, the batch first.
-        shape: Vec<usize>,
-    },
-    /// Token ids of shape `shape`, the batch first.
-    Tokens {
-        /// The ids.
-        values: Vec<i32>,
-        /// Sizes, the batch first.
-        shape: Vec<usize>,
-    },
+    /// Numbers.
+    Floats(Vec<f32>),
+    /// Token ids.
+    Tokens(Vec<i32>),
 }
 
 /// What the model should predict.
@@ -67,21 +67,4 @@ pub enum Targets {
         /// Number of values per sample.
         width: usize,
     },
-}
-
-impl Targets {
-    /// Number of predictions: one for each sample, or for each token id.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Classes(classes) => classes.len(),
-            Self::Values { values, width } => values.len() / width.max(&1),
-        }
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }

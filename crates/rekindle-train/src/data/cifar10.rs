@@ -2,7 +2,7 @@
 //!
 //! Each file holds records of 3,073 bytes: a label, then 1,024 red, 1,024 green and 1,024 blue values, row by row.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{
     error::{empty, length},
@@ -11,8 +11,6 @@ use super::{
 };
 use crate::file_error::FileError;
 
-/// Classes of CIFAR-10.
-pub const CLASSES: usize = 10;
 /// Channels, rows and columns.
 pub const DIMS: [usize; 3] = [3, 32, 32];
 
@@ -31,53 +29,35 @@ pub(super) fn open(folder: &Path) -> Result<(Images, Option<Images>), FileError>
         folder
     };
 
-    let mut train = none();
-    for batch in 1..=5 {
-        append(&mut train, &folder.join(format!("data_batch_{batch}.bin")))?;
-    }
-    let test_path = folder.join("test_batch.bin");
-    let test = if test_path.is_file() {
-        let mut test = none();
-        append(&mut test, &test_path)?;
-        Some(test)
-    } else {
-        None
-    };
-    Ok((train, test))
+    let train = read((1..=5).map(|batch| folder.join(format!("data_batch_{batch}.bin"))))?;
+    let test = Some(folder.join("test_batch.bin")).filter(|path| path.is_file());
+    Ok((train, test.map(|path| read([path])).transpose()?))
 }
 
-fn none() -> Images {
-    Images {
+/// The images of these files, one after the other.
+fn read(paths: impl IntoIterator<Item = PathBuf>) -> Result<Images, FileError> {
+    let mut images = Images {
         dims: DIMS,
         pixels: Vec::new(),
         labels: Vec::new(),
-        classes: CLASSES,
+    };
+    for path in paths {
+        let bytes = Input::open(&path)?.all()?;
+        if bytes.is_empty() {
+            return Err(empty(&path));
+        }
+        let whole = bytes.len().next_multiple_of(RECORD);
+        if bytes.len() != whole {
+            return Err(length(&path, whole as u64, bytes.len() as u64));
+        }
+        let before = images.labels.len();
+        for record in bytes.chunks_exact(RECORD) {
+            images.labels.push(record[0]);
+            images.pixels.extend_from_slice(&record[1..]);
+        }
+        check_labels(&images.labels[before..], &path)?;
     }
-}
-
-fn append(images: &mut Images, path: &Path) -> Result<(), FileError> {
-    let file = Input::open(path)?;
-    // The length is known before reading, except for a pipe.
-    check_length(path, file.length().unwrap_or(RECORD as u64))?;
-    let bytes = file.all()?;
-    check_length(path, bytes.len() as u64)?;
-    let before = images.labels.len();
-    for record in bytes.chunks_exact(RECORD) {
-        images.labels.push(record[0]);
-        images.pixels.extend_from_slice(&record[1..]);
-    }
-    check_labels(&images.labels[before..], CLASSES, path)
-}
-
-/// Whole records, and at least one.
-fn check_length(path: &Path, bytes: u64) -> Result<(), FileError> {
-    if bytes == 0 {
-        return Err(empty(path));
-    }
-    if !bytes.is_multiple_of(RECORD as u64) {
-        return Err(length(path, bytes.next_multiple_of(RECORD as u64), bytes));
-    }
-    Ok(())
+    Ok(images)
 }
 
 #[cfg(test)]
@@ -121,22 +101,17 @@ mod tests {
         let folder = TempDir::new().unwrap();
         write_all(folder.path());
         let third = folder.path().join("data_batch_3.bin");
+        let assert_refused = |words: &str| {
+            let message = open(folder.path()).err().unwrap().to_string();
+            assert!(message.contains(words), "{message}");
+        };
         fs::write(&third, &record(1, 0)[..3000]).unwrap();
-        let message = open(folder.path()).err().unwrap().to_string();
-        assert!(
-            message.contains(
-                "data_batch_3.bin: holds 3000 bytes where 3073 are expected; it was cut short"
-            ),
-            "{message}"
+        assert_refused(
+            "data_batch_3.bin: holds 3000 bytes where 3073 are expected; it was cut short",
         );
         fs::write(&third, [record(1, 0), record(200, 0)].concat()).unwrap();
-        let message = open(folder.path()).err().unwrap().to_string();
-        assert!(message.contains("label 200 of sample 1"), "{message}");
+        assert_refused("label 200 of sample 1");
         fs::remove_file(&third).unwrap();
-        let message = open(folder.path()).err().unwrap().to_string();
-        assert!(
-            message.ends_with("data_batch_3.bin: no such file"),
-            "{message}"
-        );
+        assert_refused("data_batch_3.bin: no such file");
     }
 }

@@ -2,8 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::{batch::Batch, identity::Identity};
+use super::batch::Batch;
 use crate::model::spec::SampleShape;
 
 /// Samples that can be read in any order.
@@ -22,8 +23,9 @@ pub trait Dataset: Send + Sync {
     /// The kind of target.
     fn target(&self) -> TargetKind;
 
-    /// Distinguishes it from another data set of the same size. Reads all samples.
-    fn identity(&self) -> Identity;
+    /// An object that distinguishes it from another data set of the same size: two data sets with the same identity, length
+    /// and shapes have the same samples. Reads all samples.
+    fn identity(&self) -> Value;
 
     /// The samples with these numbers, in this order.
     ///
@@ -43,4 +45,14 @@ pub enum TargetKind {
     TokenClasses(usize),
     /// This many real numbers.
     Values(usize),
+}
+
+/// The identity of samples made of these bytes: their CRC-32.
+pub(super) fn contents<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Value {
+    let mut sum = crc32fast::Hasher::new();
+    for bytes in pieces {
+        sum.update(&(bytes.len() as u64).to_le_bytes());
+        sum.update(bytes);
+    }
+    json!({ "contents": format!("{:08x}", sum.finalize()) })
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use crate::file_error::{Blame, FileError};
+use crate::file_error::FileError;
 
 /// The error of data that cannot be read or used.
 #[derive(Debug, thiserror::Error)]
@@ -13,17 +13,6 @@ pub enum DataError {
     /// Settings are wrong, or do not fit the data.
     #[error("{0}")]
     Setting(String),
-}
-
-impl DataError {
-    /// Whether the cause is the system or the content.
-    #[must_use]
-    pub fn blame(&self) -> Blame {
-        match self {
-            Self::File(error) => error.blame(),
-            Self::Setting(_) => Blame::Content,
-        }
-    }
 }
 
 /// Turns the system's error about a path, a `file` or a `folder`, into ours.

@@ -40,12 +40,12 @@ impl Input {
         })
     }
 
-    /// The next `count` bytes of a file that should have `expected` in all.
-    pub(super) fn take(&mut self, count: usize, expected: u64) -> Result<Vec<u8>, FileError> {
+    /// The first `count` bytes, with which a file must start.
+    pub(super) fn take(&mut self, count: usize) -> Result<Vec<u8>, FileError> {
         let bytes = self.up_to(count as u64)?;
         match bytes.len() == count {
             true => Ok(bytes),
-            false => Err(self.length_is_not(expected)),
+            false => Err(self.length_is_not(count as u64)),
         }
     }
 
@@ -112,11 +112,6 @@ impl Input {
 
     fn length_is_not(&self, expected: u64) -> FileError {
         length(&self.path, expected, self.length.unwrap_or(self.taken))
-    }
-
-    /// Its length, unless it is packed or no file.
-    pub(super) fn length(&self) -> Option<u64> {
-        self.length
     }
 }
 

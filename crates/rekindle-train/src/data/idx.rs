@@ -63,14 +63,11 @@ fn read<const D: usize>(
     magic: u32,
 ) -> Result<([u32; D], Vec<u8>), FileError> {
     let mut file = Input::open(path)?;
-    let header = 4 * (1 + D);
-    let bytes = file.take(header, header as u64)?;
-    let number = |at: usize| {
-        let four = bytes[4 * at..4 * at + 4].iter();
-        four.fold(0, |number: u32, &byte| number << 8 | u32::from(byte))
-    };
+    let header = file.take(4 * (1 + D))?;
+    let (numbers, _) = header.as_chunks::<4>();
+    let mut numbers = numbers.iter().map(|bytes| u32::from_be_bytes(*bytes));
 
-    let actual = number(0);
+    let actual = numbers.next().unwrap_or_default();
     if actual != magic {
         return Err(FileError::content(
             path,
@@ -80,8 +77,8 @@ fn read<const D: usize>(
         ));
     }
     let mut dims = [0; D];
-    for (at, dim) in dims.iter_mut().enumerate() {
-        *dim = number(at + 1);
+    for (dim, number) in dims.iter_mut().zip(numbers) {
+        *dim = number;
     }
     if let [_, rows, cols] = dims[..]
         && (rows == 0 || cols == 0)
@@ -93,7 +90,7 @@ fn read<const D: usize>(
     let values = dims
         .iter()
         .fold(1u64, |size, &dim| size.saturating_mul(dim.into()));
-    let values_read = file.rest_of(values.saturating_add(header as u64))?;
+    let values_read = file.rest_of(values.saturating_add(header.len() as u64))?;
     if values == 0 {
         return Err(empty(path));
     }
@@ -122,8 +119,15 @@ mod tests {
         bytes
     }
 
-    fn refused(path: &Path) -> String {
-        read_images(path).unwrap_err().to_string()
+    fn packed(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn assert_refused(path: &Path, words: &str) {
+        let message = read_images(path).unwrap_err().to_string();
+        assert!(message.contains(words), "{message}");
     }
 
     #[test]
@@ -137,30 +141,23 @@ mod tests {
     #[test]
     fn unpacks_gzip() {
         let folder = TempDir::new().unwrap();
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(&two_images()).unwrap();
-        let packed = encoder.finish().unwrap();
+        let packed = packed(&two_images());
         let path = write(&folder, "images.gz", &packed);
         assert_eq!(read_images(&path).unwrap().count(), 2);
 
         let cut = write(&folder, "cut.gz", &packed[..packed.len() / 2]);
-        assert!(refused(&cut).contains("is not a whole gzip file"));
+        assert_refused(&cut, "is not a whole gzip file");
     }
 
     /// What is unpacked is bounded by what the header promises, not by what the file holds.
     #[test]
     fn a_gzip_file_that_goes_on_is_read_no_further_than_its_header_says() {
         let folder = TempDir::new().unwrap();
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-        encoder.write_all(&two_images()).unwrap();
-        let zeros = vec![0; 1 << 20];
-        (0..64).for_each(|_| encoder.write_all(&zeros).unwrap());
-        let path = write(&folder, "images.gz", &encoder.finish().unwrap());
-        let message = refused(&path);
-        assert!(
-            message.ends_with("is longer than the 22 bytes that it should have"),
-            "{message}"
-        );
+        let mut bytes = two_images();
+        bytes.resize(64 << 20, 0);
+        let path = write(&folder, "images.gz", &packed(&bytes));
+        let words = "is longer than the 22 bytes that it should have";
+        assert_refused(&path, words);
     }
 
     /// A file with a hole: 64 GiB that take no room on the disk.
@@ -170,24 +167,16 @@ mod tests {
         let path = write(&folder, "images", &two_images());
         let file = fs::File::options().write(true).open(&path).unwrap();
         file.set_len(64 << 30).unwrap();
-        let message = refused(&path);
-        assert!(
-            message.ends_with(&format!(
-                "holds {} bytes where 22 are expected",
-                64_u64 << 30
-            )),
-            "{message}"
-        );
+        let words = format!("holds {} bytes where 22 are expected", 64_u64 << 30);
+        assert_refused(&path, &words);
     }
 
     #[test]
     fn a_promise_larger_than_the_memory_is_refused() {
         let folder = TempDir::new().unwrap();
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-        encoder.write_all(&[0, 0, 8, 3]).unwrap();
-        encoder.write_all(&[0xff; 12]).unwrap();
-        let path = write(&folder, "images.gz", &encoder.finish().unwrap());
-        assert!(refused(&path).contains("is larger than the memory that is free"));
+        let header = [&[0_u8, 0, 8, 3][..], &[0xff; 12]].concat();
+        let path = write(&folder, "images.gz", &packed(&header));
+        assert_refused(&path, "is larger than the memory that is free");
     }
 
     #[test]
@@ -208,8 +197,7 @@ mod tests {
             (header([1, 0, 5]), "images of 0 x 5"),
         ];
         for (bytes, words) in all {
-            let message = refused(&write(&folder, "images", &bytes));
-            assert!(message.contains(words), "{message}");
+            assert_refused(&write(&folder, "images", &bytes), words);
         }
         let none = [0, 0, 8, 1, 0, 0, 0, 0];
         for (bytes, words) in [

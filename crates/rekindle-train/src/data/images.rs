@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::{
     batch::{Batch, Inputs, Targets},
-    dataset::{Dataset, TargetKind},
-    identity::Identity,
+    dataset::{Dataset, TargetKind, contents},
 };
-use crate::{
-    file_error::FileError,
-    model::spec::{ElementKind, SampleShape},
-};
+use crate::{file_error::FileError, model::spec::SampleShape};
 
 /// Images of one size, one byte a value, and a class for each.
 #[derive(Debug)]
@@ -21,26 +19,22 @@ pub(super) struct Images {
     pub pixels: Vec<u8>,
     /// The classes.
     pub labels: Vec<u8>,
-    /// How many classes there are.
-    pub classes: usize,
 }
 
-/// Fails if one of a file's labels is not below `classes`.
-pub(super) fn check_labels(labels: &[u8], classes: usize, path: &Path) -> Result<(), FileError> {
-    match labels
-        .iter()
-        .position(|&label| usize::from(label) >= classes)
-    {
-        None => Ok(()),
-        Some(index) => Err(FileError::content(
-            path,
-            format!(
-                "label {} of sample {index} is not one of the {classes} classes (0 to {})",
-                labels[index],
-                classes - 1
-            ),
-        )),
-    }
+/// Classes of MNIST, of data sets in its form, and of CIFAR-10.
+pub(super) const CLASSES: usize = 10;
+
+/// Fails if one of a file's labels is none of the classes.
+pub(super) fn check_labels(labels: &[u8], path: &Path) -> Result<(), FileError> {
+    let mut labels = labels.iter().enumerate();
+    let Some((index, label)) = labels.find(|(_, label)| usize::from(**label) >= CLASSES) else {
+        return Ok(());
+    };
+    let last = CLASSES - 1;
+    let reason = format!(
+        "label {label} of sample {index} is not one of the {CLASSES} classes (0 to {last})"
+    );
+    Err(FileError::content(path, reason))
 }
 
 impl Dataset for Images {
@@ -49,18 +43,15 @@ impl Dataset for Images {
     }
 
     fn sample_shape(&self) -> SampleShape {
-        SampleShape {
-            kind: ElementKind::Float,
-            dims: self.dims.to_vec(),
-        }
+        SampleShape::float(self.dims)
     }
 
     fn target(&self) -> TargetKind {
-        TargetKind::Classes(self.classes)
+        TargetKind::Classes(CLASSES)
     }
 
-    fn identity(&self) -> Identity {
-        Identity::of_bytes([&self.pixels[..], &self.labels])
+    fn identity(&self) -> Value {
+        contents([&self.pixels[..], &self.labels])
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {
@@ -72,10 +63,8 @@ impl Dataset for Images {
         }
         let [channels, rows, cols] = self.dims;
         Batch {
-            inputs: Inputs::Floats {
-                values,
-                shape: vec![indices.len(), channels, rows, cols],
-            },
+            shape: vec![indices.len(), channels, rows, cols],
+            inputs: Inputs::Floats(values),
             targets: Targets::Classes(
                 indices
                     .iter()

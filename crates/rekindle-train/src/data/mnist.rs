@@ -8,8 +8,6 @@ use super::{
 };
 use crate::file_error::FileError;
 
-/// Classes of MNIST.
-pub const CLASSES: usize = 10;
 /// Channels, rows and columns of the original's images.
 pub const DIMS: [usize; 3] = [1, 28, 28];
 
@@ -54,12 +52,11 @@ fn set(folder: &Path, prefix: &str) -> Result<Option<Images>, FileError> {
         let reason = format!("holds {labels} labels for the {images} images of {of}");
         return Err(FileError::content(&labels_path, reason));
     }
-    check_labels(&labels, CLASSES, &labels_path)?;
+    check_labels(&labels, &labels_path)?;
     Ok(Some(Images {
         dims: [1, images.rows, images.cols],
         pixels: images.pixels,
         labels,
-        classes: CLASSES,
     }))
 }
 
@@ -93,26 +90,28 @@ mod tests {
         let (train, test) = open(folder.path()).unwrap();
         assert!(test.is_none());
         let batch = train.batch(&[1]);
+        assert_eq!(batch.shape, [1, 1, 2, 2]);
         assert_eq!(
             batch.inputs,
-            Inputs::Floats {
-                values: vec![1.0 / 255.0, 0.2, 0.4, 1.0],
-                shape: vec![1, 1, 2, 2],
-            }
+            Inputs::Floats(vec![1.0 / 255.0, 0.2, 0.4, 1.0])
         );
         assert_eq!(batch.targets, Targets::Classes(vec![3]));
+    }
+
+    fn assert_refused(folder: &Path, words: &str) {
+        let message = open(folder).err().unwrap().to_string();
+        assert!(message.contains(words), "{message}");
     }
 
     #[test]
     fn the_test_set_is_not_trained_on() {
         let folder = TempDir::new().unwrap();
         write_set(folder.path(), "t10k", &[1]);
-        let message = open(folder.path()).err().unwrap().to_string();
         for words in [
             "train-images-idx3-ubyte: no such file",
             "training needs it and train-labels-idx1-ubyte",
         ] {
-            assert!(message.contains(words), "{message}");
+            assert_refused(folder.path(), words);
         }
         write_set(folder.path(), "train", &[2, 3]);
         let (train, test) = open(folder.path()).unwrap();
@@ -124,48 +123,27 @@ mod tests {
     fn a_label_out_of_range_is_named() {
         let folder = TempDir::new().unwrap();
         write_set(folder.path(), "train", &[1, 2, 12]);
-        let message = open(folder.path()).err().unwrap().to_string();
-        assert!(
-            message.contains("label 12 of sample 2 is not one of the 10 classes (0 to 9)"),
-            "{message}"
-        );
+        let words = "label 12 of sample 2 is not one of the 10 classes (0 to 9)";
+        assert_refused(folder.path(), words);
     }
 
     #[test]
     fn missing_files_are_named() {
         let folder = TempDir::new().unwrap();
-        let message = open(folder.path()).err().unwrap().to_string();
-        assert!(
-            message.contains("train-images-idx3-ubyte: no such file"),
-            "{message}"
-        );
+        assert_refused(folder.path(), "train-images-idx3-ubyte: no such file");
         write_set(folder.path(), "train", &[1]);
         fs::remove_file(folder.path().join("train-labels-idx1-ubyte")).unwrap();
-        let message = open(folder.path()).err().unwrap().to_string();
-        assert!(
-            message.contains("train-labels-idx1-ubyte: no such file"),
-            "{message}"
-        );
-        let message = open(&folder.path().join("nowhere"))
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(message.contains("nowhere: no such folder"), "{message}");
+        assert_refused(folder.path(), "train-labels-idx1-ubyte: no such file");
+        let nowhere = folder.path().join("nowhere");
+        assert_refused(&nowhere, "nowhere: no such folder");
     }
 
     #[test]
     fn images_without_their_labels_are_refused() {
         let folder = TempDir::new().unwrap();
         write_set(folder.path(), "train", &[1, 2]);
-        fs::write(
-            folder.path().join("train-labels-idx1-ubyte"),
-            [0, 0, 8, 1, 0, 0, 0, 1, 4],
-        )
-        .unwrap();
-        let message = open(folder.path()).err().unwrap().to_string();
-        assert!(
-            message.contains("holds 1 labels for the 2 images of"),
-            "{message}"
-        );
+        let one_label = [0, 0, 8, 1, 0, 0, 0, 1, 4];
+        fs::write(folder.path().join("train-labels-idx1-ubyte"), one_label).unwrap();
+        assert_refused(folder.path(), "holds 1 labels for the 2 images of");
     }
 }

@@ -3,7 +3,6 @@
 //! - [`settings`]: where samples come from, as plain values
 //! - [`dataset`]: the interface of every source: number of samples, their shape, and batches
 //! - [`text`], [`mnist`] (over [`idx`] files), [`cifar10`], [`synthetic`]: the sources
-//! - [`identity`]: distinguishes a data set from another one of the same size
 //! - [`split`]: opens a source and sets samples apart for evaluation
 //! - [`permutation`] and [`batches`]: the samples of each step; `ahead` builds the next one meanwhile
 //! - [`error`]: errors, and whether their cause is the system or the content
@@ -15,7 +14,6 @@ pub mod cifar10;
 pub mod dataset;
 pub mod error;
 mod file;
-pub mod identity;
 pub mod idx;
 mod images;
 pub mod mnist;
@@ -28,5 +26,4 @@ pub mod text;
 pub use batches::{Shuffled, in_order};
 pub use dataset::{Dataset, TargetKind};
 pub use error::DataError;
-pub use identity::Identity;
 pub use split::{Split, open};

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{cifar10, dataset::TargetKind, mnist, text, text::Predict};
+use super::{cifar10, dataset::TargetKind, images::CLASSES, mnist, text, text::Predict};
 use crate::{
-    model::spec::{ElementKind, SampleShape},
+    model::spec::SampleShape,
     settings::{AT_LEAST_1, Invalid, first_invalid},
 };
 
@@ -106,16 +106,15 @@ impl Source {
     /// IDX folders are assumed to have MNIST's image size; other sizes are detected when the folder is opened.
     #[must_use]
     pub fn sample_shape(&self) -> SampleShape {
-        let (kind, dims) = match self {
-            Self::Text { window, .. } => (ElementKind::Token, vec![*window]),
-            Self::Mnist { .. } => (ElementKind::Float, mnist::DIMS.to_vec()),
-            Self::Cifar10 { .. } => (ElementKind::Float, cifar10::DIMS.to_vec()),
+        match self {
+            Self::Text { window, .. } => SampleShape::tokens([*window]),
+            Self::Mnist { .. } => SampleShape::float(mnist::DIMS),
+            Self::Cifar10 { .. } => SampleShape::float(cifar10::DIMS),
             Self::Synthetic {
                 shape, vocab: None, ..
-            } => (ElementKind::Float, shape.clone()),
-            Self::Synthetic { shape, .. } => (ElementKind::Token, shape.clone()),
-        };
-        SampleShape { kind, dims }
+            } => SampleShape::float(shape.as_slice()),
+            Self::Synthetic { shape, .. } => SampleShape::tokens(shape.as_slice()),
+        }
     }
 
     /// Number of different token ids, if samples are token ids.
@@ -133,8 +132,7 @@ impl Source {
     pub fn target(&self) -> TargetKind {
         match self {
             Self::Text { predict, .. } => predict.target(),
-            Self::Mnist { .. } => TargetKind::Classes(mnist::CLASSES),
-            Self::Cifar10 { .. } => TargetKind::Classes(cifar10::CLASSES),
+            Self::Mnist { .. } | Self::Cifar10 { .. } => TargetKind::Classes(CLASSES),
             Self::Synthetic { target, .. } => *target,
         }
     }

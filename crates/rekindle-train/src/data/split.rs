@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
 use super::{
     batch::Batch,
     cifar10,
     dataset::{Dataset, TargetKind},
     error::DataError,
-    identity::Identity,
     images::Images,
     mnist,
     permutation::Permutation,
@@ -142,8 +143,10 @@ impl Dataset for Part {
         self.all.target()
     }
 
-    fn identity(&self) -> Identity {
-        self.all.identity().part(self.seed, self.first)
+    fn identity(&self) -> Value {
+        let mut identity = self.all.identity();
+        identity["split"] = json!({ "seed": self.seed, "first": self.first });
+        identity
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {
@@ -179,7 +182,7 @@ mod tests {
 
     fn values(dataset: &dyn Dataset) -> HashSet<u32> {
         let all: Vec<usize> = (0..dataset.len()).collect();
-        let Inputs::Floats { values, .. } = dataset.batch(&all).inputs else {
+        let Inputs::Floats(values) = dataset.batch(&all).inputs else {
             panic!("numbers were asked for");
         };
         values.into_iter().map(f32::to_bits).collect()

@@ -15,14 +15,14 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
 
 use super::{
     batch::{Batch, Inputs, Targets},
     dataset::{Dataset, TargetKind},
     error::DataError,
-    identity::Identity,
 };
-use crate::model::spec::{ElementKind, SampleShape};
+use crate::model::spec::SampleShape;
 
 /// First random stream for each purpose; far enough apart that they never overlap.
 const PROTOTYPES: u64 = 0;
@@ -43,18 +43,9 @@ pub(super) struct Synthetic {
     vocab: Option<usize>,
     samples: usize,
     seed: u64,
-    target: Rule,
-}
-
-#[derive(Debug)]
-enum Rule {
-    Classes(usize),
-    TokenClasses(usize),
-    /// Rows of `values` weights: one row for each number of a sample, or for each token id.
-    Regression {
-        values: usize,
-        teacher: Vec<f32>,
-    },
+    target: TargetKind,
+    /// For numbers to predict, a row of weights for each number of a sample, or for each token id.
+    teacher: Vec<f32>,
 }
 
 /// A value of a sample.
@@ -84,38 +75,37 @@ impl Synthetic {
             )));
         };
         let counted = |what: &str, count: usize, most: usize| match (1..=most).contains(&count) {
-            true => Ok(count),
+            true => Ok(()),
             false => Err(DataError::Setting(format!(
                 "the number of synthetic {what} is {count}, but must be from 1 to {most}"
             ))),
         };
         counted("samples", samples, MOST)?;
         counted("token ids", vocab.unwrap_or(1), MOST)?;
-        let target = match target {
+        let mut teacher = Vec::new();
+        match target {
             TargetKind::TokenClasses(_) if vocab.is_none() => {
                 let message = "`token_classes` need token ids: give `vocab`";
                 return Err(DataError::Setting(message.into()));
             }
-            TargetKind::Classes(classes) => Rule::Classes(counted("classes", classes, MOST)?),
-            TargetKind::TokenClasses(classes) => {
-                Rule::TokenClasses(counted("classes", classes, MOST)?)
+            TargetKind::Classes(classes) | TargetKind::TokenClasses(classes) => {
+                counted("classes", classes, MOST)?;
             }
             TargetKind::Values(values) => {
                 let rows = vocab.unwrap_or(size);
                 counted("target values", values, MOST_WEIGHTS / rows)?;
                 let scale = 1.0 / (size as f32).sqrt();
                 let mut rng = stream(seed, TEACHER);
-                let weights = (0..rows * values).map(|_| scale * unit_variance(&mut rng));
-                let teacher = weights.collect();
-                Rule::Regression { values, teacher }
+                teacher.extend((0..rows * values).map(|_| scale * unit_variance(&mut rng)));
             }
-        };
+        }
         Ok(Self {
             shape: shape.to_vec(),
             vocab,
             samples,
             seed,
             target,
+            teacher,
         })
     }
 
@@ -144,29 +134,29 @@ impl Synthetic {
         assert!(index < self.samples, "sample {index} of {}", self.samples);
         let mut rng = stream(self.seed, SAMPLES + index as u64);
         let places = 0..self.shape.iter().product();
-        match (&self.target, targets) {
-            (Rule::Classes(classes), Targets::Classes(drawn)) => {
-                let class = rng.random_range(0..*classes as u32);
+        match (self.target, targets) {
+            (TargetKind::Classes(classes), Targets::Classes(drawn)) => {
+                let class = rng.random_range(0..classes as u32);
                 drawn.push(class as i32);
                 let mut prototype = stream(self.seed, PROTOTYPES + u64::from(class));
                 let values = places.map(|_: usize| self.noisy(&mut prototype, &mut rng));
                 values.collect()
             }
-            (Rule::TokenClasses(classes), Targets::Classes(drawn)) => {
+            (TargetKind::TokenClasses(classes), Targets::Classes(drawn)) => {
                 let sample: Vec<Cell> = places.map(|_| self.value(&mut rng)).collect();
                 drawn.extend(sample.iter().map(|value| {
                     let (id, _) = weight(0, value);
                     let mut rng = stream(self.seed, PROTOTYPES + id as u64);
-                    rng.random_range(0..*classes as u32) as i32
+                    rng.random_range(0..classes as u32) as i32
                 }));
                 sample
             }
-            (Rule::Regression { values, teacher }, Targets::Values { values: drawn, .. }) => {
+            (TargetKind::Values(width), Targets::Values { values: drawn, .. }) => {
                 let sample: Vec<Cell> = places.map(|_| self.value(&mut rng)).collect();
-                let mut target = vec![0.0; *values];
+                let mut target = vec![0.0; width];
                 for (place, value) in sample.iter().enumerate() {
                     let (row, times) = weight(place, value);
-                    let row = &teacher[row * values..(row + 1) * values];
+                    let row = &self.teacher[row * width..(row + 1) * width];
                     for (sum, weight) in target.iter_mut().zip(row) {
                         *sum += times * weight;
                     }
@@ -193,33 +183,25 @@ impl Dataset for Synthetic {
     }
 
     fn sample_shape(&self) -> SampleShape {
-        let kind = match self.vocab {
-            Some(_) => ElementKind::Token,
-            None => ElementKind::Float,
-        };
-        SampleShape {
-            kind,
-            dims: self.shape.clone(),
+        match self.vocab {
+            Some(_) => SampleShape::tokens(self.shape.as_slice()),
+            None => SampleShape::float(self.shape.as_slice()),
         }
     }
 
     fn target(&self) -> TargetKind {
-        match self.target {
-            Rule::Classes(classes) => TargetKind::Classes(classes),
-            Rule::TokenClasses(classes) => TargetKind::TokenClasses(classes),
-            Rule::Regression { values, .. } => TargetKind::Values(values),
-        }
+        self.target
     }
 
-    fn identity(&self) -> Identity {
-        Identity::drawn(self.seed, self.vocab)
+    fn identity(&self) -> Value {
+        json!({ "seed": self.seed, "vocab": self.vocab })
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {
         let shape = [&[indices.len()], &self.shape[..]].concat();
         let mut targets = match self.target {
-            Rule::Classes(_) | Rule::TokenClasses(_) => Targets::Classes(Vec::new()),
-            Rule::Regression { values: width, .. } => {
+            TargetKind::Classes(_) | TargetKind::TokenClasses(_) => Targets::Classes(Vec::new()),
+            TargetKind::Values(width) => {
                 let values = Vec::with_capacity(indices.len() * width);
                 Targets::Values { values, width }
             }
@@ -238,13 +220,14 @@ impl Dataset for Synthetic {
             }
         }
         let inputs = match self.vocab {
-            None => Inputs::Floats {
-                values: numbers,
-                shape,
-            },
-            Some(_) => Inputs::Tokens { values: ids, shape },
+            None => Inputs::Floats(numbers),
+            Some(_) => Inputs::Tokens(ids),
         };
-        Batch { inputs, targets }
+        Batch {
+            shape,
+            inputs,
+            targets,
+        }
     }
 }
 
@@ -283,13 +266,8 @@ mod tests {
     fn draws_do_not_change_from_release_to_release() {
         let data = Synthetic::new(&[2], Some(100), CLASSES, 10, 0).unwrap();
         let batch = data.batch(&[0, 1]);
-        assert_eq!(
-            batch.inputs,
-            Inputs::Tokens {
-                values: vec![78, 75, 22, 75],
-                shape: vec![2, 2],
-            }
-        );
+        assert_eq!(batch.shape, [2, 2]);
+        assert_eq!(batch.inputs, Inputs::Tokens(vec![78, 75, 22, 75]));
         assert_eq!(batch.targets, Targets::Classes(vec![1, 1]));
     }
 
@@ -306,7 +284,7 @@ mod tests {
         let hits = (0..400)
             .filter(|&index| {
                 let batch = data.batch(&[index]);
-                let (Inputs::Floats { values, .. }, Targets::Classes(classes)) =
+                let (Inputs::Floats(values), Targets::Classes(classes)) =
                     (batch.inputs, batch.targets)
                 else {
                     panic!("numbers and classes were asked for");
@@ -327,8 +305,7 @@ mod tests {
         let target = TargetKind::TokenClasses(5);
         let data = Synthetic::new(&[40], Some(9), target, 10, 3).unwrap();
         let batch = data.batch(&[0, 7]);
-        let (Inputs::Tokens { values, .. }, Targets::Classes(classes)) =
-            (&batch.inputs, &batch.targets)
+        let (Inputs::Tokens(values), Targets::Classes(classes)) = (&batch.inputs, &batch.targets)
         else {
             panic!("token ids and classes were asked for");
         };

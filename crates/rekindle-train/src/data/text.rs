@@ -11,19 +11,16 @@ use std::{path::PathBuf, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{
     batch::{Batch, Inputs, Targets},
-    dataset::{Dataset, TargetKind},
+    dataset::{Dataset, TargetKind, contents},
     error::{DataError, empty},
     file::Input,
-    identity::Identity,
     split::starved,
 };
-use crate::{
-    file_error::FileError,
-    model::spec::{ElementKind, SampleShape},
-};
+use crate::{file_error::FileError, model::spec::SampleShape};
 
 /// The number of values of a byte.
 pub const CLASSES: usize = 256;
@@ -104,18 +101,17 @@ pub(super) fn open(
 
     let files = Arc::new(files);
     let cuts: Vec<usize> = files.iter().map(|bytes| cut(bytes.len(), share)).collect();
-    let text = |stride, range: &dyn Fn(usize) -> (usize, usize)| {
-        Text::new(&files, (window, predict), stride, range)
-    };
-    let samples = text(1, &|file| (0, files[file].len())).len;
-    let train = text(1, &|file| (0, cuts[file]));
+    let samples = files.iter().map(|bytes| bytes.len().saturating_sub(window));
+    let samples: usize = samples.sum();
+    let train = Text::new(&files, (window, predict), 1, |file| (0, cuts[file]));
     if train.len == 0 {
         return Err(starved(share, samples, "training"));
     }
     if share == 0.0 {
         return Ok((train, None));
     }
-    let eval = text(window, &|file| (cuts[file], files[file].len()));
+    let rest = |file: usize| (cuts[file], files[file].len());
+    let eval = Text::new(&files, (window, predict), window, rest);
     if eval.len == 0 {
         return Err(starved(share, samples, "evaluation"));
     }
@@ -154,9 +150,7 @@ impl Text {
             len: first,
         }
     }
-}
 
-impl Text {
     /// The window of sample `index`, and the bytes to predict.
     fn sample(&self, index: usize) -> (&[u8], &[u8]) {
         assert!(index < self.len, "sample {index} of {}", self.len);
@@ -178,18 +172,15 @@ impl Dataset for Text {
     }
 
     fn sample_shape(&self) -> SampleShape {
-        SampleShape {
-            kind: ElementKind::Token,
-            dims: vec![self.window],
-        }
+        SampleShape::tokens([self.window])
     }
 
     fn target(&self) -> TargetKind {
         self.predict.target()
     }
 
-    fn identity(&self) -> Identity {
-        Identity::of_bytes(self.files.iter().map(Vec::as_slice))
+    fn identity(&self) -> Value {
+        contents(self.files.iter().map(Vec::as_slice))
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {
@@ -201,10 +192,8 @@ impl Dataset for Text {
             classes.extend(predicted.iter().copied().map(i32::from));
         }
         Batch {
-            inputs: Inputs::Tokens {
-                values,
-                shape: vec![indices.len(), self.window],
-            },
+            shape: vec![indices.len(), self.window],
+            inputs: Inputs::Tokens(values),
             targets: Targets::Classes(classes),
         }
     }
@@ -250,19 +239,14 @@ mod tests {
         let (_folder, paths) = files(&[&[0, 200, 255, 7]]);
         let (train, _) = open(&paths, (2, Predict::Next), 0.0).unwrap();
         let batch = train.batch(&[1, 0]);
-        assert_eq!(
-            batch.inputs,
-            Inputs::Tokens {
-                values: vec![200, 255, 0, 200],
-                shape: vec![2, 2],
-            }
-        );
+        assert_eq!(batch.shape, [2, 2]);
+        assert_eq!(batch.inputs, Inputs::Tokens(vec![200, 255, 0, 200]));
         assert_eq!(batch.targets, Targets::Classes(vec![7, 255]));
         let (each, _) = open(&paths, (2, Predict::Each), 0.0).unwrap();
         let each = each.batch(&[1, 0]);
         assert_eq!(each.inputs, batch.inputs);
         assert_eq!(each.targets, Targets::Classes(vec![255, 7, 200, 255]));
-        assert_eq!((each.samples(), each.targets.len()), (2, 4));
+        assert_eq!((each.samples(), each.predictions()), (2, 4));
     }
 
     #[test]

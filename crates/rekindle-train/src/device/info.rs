@@ -123,7 +123,7 @@ impl From<rekindle_cuda::CudaError> for Unavailable {
         Self {
             obstacle: match &error {
                 error if error.is_absence() => Obstacle::Absence,
-                CudaError::NoMemory { .. } => Obstacle::Memory,
+                CudaError::NoMemory(_) => Obstacle::Memory,
                 CudaError::Driver { .. } => Obstacle::Fault,
                 _ => Obstacle::Setup,
             },

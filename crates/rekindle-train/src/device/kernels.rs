@@ -17,15 +17,13 @@
 //! that is the only user of a folder checks the seal, and empties the folder if the seal is missing or does not match;
 //! then kernels are compiled again. A seal is written [at the end](seal_kernels) of a process; one that is killed leaves none.
 //!
-//! All folders together take about [`MOST`] bytes: the least recently used ones are emptied first. Any of them may be
-//! deleted at any time.
+//! A folder of another driver or another version stays; any of them may be deleted at any time.
 
 use std::{
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
     sync::OnceLock,
-    time::SystemTime,
 };
 
 use super::DeviceInfo;
@@ -34,9 +32,6 @@ use crate::checksum::checksum;
 const DATABASE: [&str; 3] = ["kernels.db", "kernels.db-wal", "chosen"];
 const SEAL: &str = "seal";
 const LOCK: &str = "lock";
-
-/// Maximum bytes of the folders of all devices, in files at rest.
-const MOST: u64 = 1 << 30;
 
 /// Maximum number of letters in a folder's name that describe the device.
 const LETTERS: usize = 64;
@@ -52,7 +47,6 @@ static KEPT: OnceLock<Kernels> = OnceLock::new();
 /// If the folder cannot be created, written or locked: then kernels are not kept.
 pub fn keep_kernels(folder: &Path, device: &DeviceInfo) -> io::Result<()> {
     let kernels = Kernels::open(folder.join(identity(device)))?;
-    make_room(folder, MOST);
     if KEPT.set(kernels).is_ok() {
         #[cfg(feature = "cubecl")]
         if let Some(folder) = kept_kernels() {
@@ -113,8 +107,6 @@ impl Kernels {
             .truncate(false)
             .write(true)
             .open(&path)?;
-        // The time stamp records the folder's last use.
-        lock.set_modified(SystemTime::now())?;
         let kernels = Self { folder, lock };
         match kernels.lock.try_lock() {
             Ok(()) => {
@@ -172,49 +164,11 @@ impl Kernels {
     }
 }
 
-/// Empties unused folders, least recently used first, until all together take no more than `most` bytes. Their locks stay,
-/// because a process that starts may be waiting for one.
-fn make_room(folder: &Path, most: u64) {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return;
-    };
-    let folders = entries.flatten().filter_map(|entry| {
-        let path = entry.path();
-        let used = path.join(LOCK).metadata().ok()?.modified().ok()?;
-        let files = fs::read_dir(&path).ok()?.flatten();
-        let bytes = files.filter_map(|file| Some(file.metadata().ok()?.len()));
-        Some((used, bytes.sum::<u64>(), path))
-    });
-    let mut folders: Vec<_> = folders.collect();
-    folders.sort();
-    let mut total: u64 = folders.iter().map(|(_, bytes, _)| bytes).sum();
-    for (_, bytes, folder) in folders {
-        if total <= most {
-            return;
-        }
-        let Ok(lock) = File::options().write(true).open(folder.join(LOCK)) else {
-            continue;
-        };
-        let kernels = Kernels { folder, lock };
-        if kernels.lock.try_lock().is_ok() && kernels.empty().is_ok() {
-            total -= bytes;
-        }
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests {
-    use std::{
-        sync::atomic::{AtomicBool, Ordering::Relaxed},
-        thread,
-        time::Duration,
-    };
-
     use super::*;
     use crate::device::DeviceId;
-
-    const STARTS: usize = 1000;
 
     fn gpu(index: usize, name: &str, driver: &str) -> DeviceInfo {
         DeviceInfo {
@@ -289,69 +243,5 @@ mod tests {
         assert!(!database.exists());
         // What cannot be a folder is an error, not a panic.
         assert!(Kernels::open(path.join(LOCK)).is_err());
-    }
-
-    #[test]
-    fn the_longest_unused_folders_make_room() {
-        let folder = tempfile::tempdir().unwrap();
-        let paths = ["old", "used", "new"].map(|name| folder.path().join(name));
-        for (age, path) in paths.iter().rev().enumerate() {
-            filled(path);
-            let lock = File::options().write(true).open(path.join(LOCK)).unwrap();
-            let hours = Duration::from_secs(3600) * age as u32;
-            lock.set_modified(SystemTime::now() - hours).unwrap();
-        }
-        let size = |path: &Path| -> u64 {
-            let files = fs::read_dir(path).unwrap();
-            files
-                .map(|file| file.unwrap().metadata().unwrap().len())
-                .sum()
-        };
-        let all: u64 = paths.iter().map(|path| size(path)).sum();
-        let kept = || paths.each_ref().map(|path| path.join(DATABASE[0]).exists());
-        make_room(folder.path(), all);
-        assert_eq!(kept(), [true; 3]);
-        let lock = File::options()
-            .write(true)
-            .open(paths[1].join(LOCK))
-            .unwrap();
-        lock.lock_shared().unwrap();
-        make_room(folder.path(), 1);
-        assert_eq!(kept(), [false, true, false]);
-    }
-
-    #[test]
-    fn a_process_that_starts_never_loses_its_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("gpu");
-        let database = path.join(DATABASE[0]);
-        filled(&path);
-        // It has opened the lock, and does not have it yet.
-        let starting = File::options().write(true).open(path.join(LOCK)).unwrap();
-        make_room(folder.path(), 0);
-        assert!(!database.exists());
-        starting.lock_shared().unwrap();
-        fs::write(&database, b"compiled").unwrap();
-        make_room(folder.path(), 0);
-        assert!(database.exists());
-        drop(starting);
-
-        // And in any other order.
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Relaxed) {
-                    make_room(folder.path(), 0);
-                }
-            });
-            let kept = (0..STARTS).all(|_| {
-                let kernels = Kernels::open(path.clone());
-                let written = fs::write(&database, b"compiled");
-                thread::yield_now();
-                kernels.is_ok() && written.is_ok() && database.exists()
-            });
-            done.store(true, Relaxed);
-            assert!(kept);
-        });
     }
 }

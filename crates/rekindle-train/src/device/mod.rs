@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `probe.rs`, `info.rs` | asks a device; what it answers, or why it cannot be used |
 //! | `open.rs` | burn's device and its meter |
-//! | `nvidia.rs`, `nvml.rs`, `process.rs` | NVIDIA's GPUs by driver and NVML: memory, and which processes hold it |
+//! | `nvidia.rs`, `nvml.rs` | NVIDIA's GPUs by driver and NVML: memory, and which processes hold it |
 //! | `control_group.rs` | limits of this process's memory |
 //! | `kernels.rs` | compiled kernels and autotune's choices, kept between runs |
 //! | `fault.rs` | what a device's error messages mean |
@@ -20,7 +20,6 @@ mod nvidia;
 mod nvml;
 mod open;
 mod probe;
-mod process;
 pub(crate) mod staging;
 
 use std::fmt;
@@ -33,12 +32,11 @@ pub use kernels::{keep_kernels, kept_kernels, seal_kernels};
 #[cfg(feature = "cuda")]
 pub use nvidia::cuda_parts;
 #[cfg(feature = "cuda")]
-pub use nvml::{NvmlMemory, gpu_processes, nvml_memory};
+pub use nvml::gpu_processes;
+#[cfg(feature = "cuda")]
+pub(crate) use nvml::nvml_memory;
 pub use open::{OpenDevice, open};
 pub use probe::{address_space_left, count, listed, probe, probe_kind};
-pub use process::GpuProcess;
-#[cfg(not(feature = "cuda"))]
-pub use process::gpu_processes;
 
 /// Makes CUDA available where the backend looks for it, if this build has CUDA. Call this first in `main`: the
 /// environment may only be changed while the process has a single thread.
@@ -52,6 +50,13 @@ pub fn prepare() {
 pub fn cuda_parts() -> [(&'static str, Result<String, String>); 3] {
     let none = |part| (part, Err("not built in".to_owned()));
     ["driver", "nvrtc", "headers"].map(none)
+}
+
+/// The other processes that hold memory of a GPU; none, because this build has no CUDA.
+#[cfg(not(feature = "cuda"))]
+#[must_use]
+pub fn gpu_processes(_number: usize) -> Vec<String> {
+    Vec::new()
 }
 
 /// One specific device.
@@ -73,16 +78,6 @@ impl DeviceId {
             Self::Cpu => "flex",
             Self::Cuda(_) => "cuda",
             Self::Wgpu(_) => "wgpu",
-        }
-    }
-
-    /// Whether the device's backend is part of this build.
-    #[must_use]
-    pub fn built_in(self) -> bool {
-        match self {
-            Self::Cpu => cfg!(feature = "flex"),
-            Self::Cuda(_) => cfg!(feature = "cuda"),
-            Self::Wgpu(_) => cfg!(feature = "wgpu"),
         }
     }
 }

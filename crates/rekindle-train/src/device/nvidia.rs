@@ -66,7 +66,7 @@ fn info(gpu: &Gpu, free_bytes: Option<Bytes>) -> DeviceInfo {
 /// Memory that no process holds. NVML reports a whole card, of which a MIG instance is a part.
 fn listed_free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
     parts()?;
-    Ok(nvml_memory(gpu.number)?.free_bytes.min(Bytes(gpu.total)))
+    Ok(Bytes(nvml_memory(gpu.number)?.free.min(gpu.total)))
 }
 
 /// Memory available to this process, its context included.
@@ -76,7 +76,7 @@ fn opened_free(gpu: &Gpu) -> Result<Bytes, Unavailable> {
     let taken = before.taken_until(GpuHeld::now(gpu.number)?);
     note_context(gpu.number, taken);
     rekindle_cuda::try_compiling(gpu)?;
-    Ok(Bytes(context.memory()?.free) + taken)
+    Ok(Bytes(context.free()?) + taken)
 }
 
 /// `cuMemAlloc` rounds allocations of this size and more up to multiples of it, and serves smaller ones from blocks of it.

@@ -3,21 +3,14 @@
 use std::sync::OnceLock;
 
 use nvml_wrapper::{
-    Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError,
-    struct_wrappers::device::ProcessInfo,
+    Device, Nvml,
+    enums::device::UsedGpuMemory,
+    error::NvmlError,
+    struct_wrappers::device::{MemoryInfo, ProcessInfo},
 };
 use rekindle_plan::Bytes;
 
-use super::{GpuProcess, Unavailable};
-
-/// Memory of a whole GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NvmlMemory {
-    /// What all processes and the driver hold.
-    pub used_bytes: Bytes,
-    /// What is left.
-    pub free_bytes: Bytes,
-}
+use super::Unavailable;
 
 impl From<NvmlError> for Unavailable {
     fn from(error: NvmlError) -> Self {
@@ -51,21 +44,9 @@ fn device<'a>(nvml: &'a Nvml, number: usize) -> Result<Device<'a>, NvmlError> {
     }
 }
 
-/// Reads the memory of the GPU that CUDA gives this number.
-///
-/// # Errors
-///
-/// If the library is missing or the GPU does not answer.
-pub fn nvml_memory(number: usize) -> Result<NvmlMemory, Unavailable> {
-    memory_of(&device(nvml()?, number)?)
-}
-
-fn memory_of(gpu: &Device) -> Result<NvmlMemory, Unavailable> {
-    let memory = gpu.memory_info()?;
-    Ok(NvmlMemory {
-        used_bytes: Bytes(memory.used),
-        free_bytes: Bytes(memory.free),
-    })
+/// Reads the memory of the GPU that CUDA gives this number: what all processes and the driver hold, and what is left.
+pub(crate) fn nvml_memory(number: usize) -> Result<MemoryInfo, Unavailable> {
+    Ok(device(nvml()?, number)?.memory_info()?)
 }
 
 /// Memory in use on a GPU at one moment.
@@ -81,7 +62,7 @@ impl GpuHeld {
     pub(crate) fn now(number: usize) -> Result<Self, Unavailable> {
         let gpu = device(nvml()?, number)?;
         Ok(Self {
-            all: memory_of(&gpu)?.used_bytes,
+            all: Bytes(gpu.memory_info()?.used),
             own: held_here(&gpu),
         })
     }
@@ -119,25 +100,26 @@ fn processes(gpu: &Device) -> Result<Vec<(u32, Option<Bytes>)>, NvmlError> {
     Ok(running.map(held).collect())
 }
 
-/// The other processes that hold memory of the GPU with this CUDA number, largest first; empty if the driver does not
-/// report them.
+/// The other processes that hold memory of the GPU with this CUDA number, in words, largest first; empty if the driver
+/// does not report them.
 #[must_use]
-pub fn gpu_processes(number: usize) -> Vec<GpuProcess> {
+pub fn gpu_processes(number: usize) -> Vec<String> {
     let Ok(nvml) = nvml() else {
         return Vec::new();
     };
     let all = device(nvml, number).and_then(|gpu| processes(&gpu));
-    let others = all.unwrap_or_default().into_iter();
-    let others = others.filter(|&(pid, _)| pid != std::process::id());
-    let mut others: Vec<GpuProcess> = others
-        .map(|(pid, bytes)| GpuProcess {
-            pid,
-            name: nvml.sys_process_name(pid, 80).ok(),
-            bytes,
-        })
-        .collect();
-    others.sort_by_key(|process| std::cmp::Reverse(process.bytes));
-    others
+    let mut others = all.unwrap_or_default();
+    others.retain(|&(pid, _)| pid != std::process::id());
+    others.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+    let words = |(pid, bytes): (u32, Option<Bytes>)| {
+        let name = nvml.sys_process_name(pid, 80);
+        let name = name.unwrap_or_else(|_| "a process".into());
+        match bytes {
+            Some(bytes) => format!("{name} (process {pid}, {bytes})"),
+            None => format!("{name} (process {pid})"),
+        }
+    };
+    others.into_iter().map(words).collect()
 }
 
 /// The driver's release, `580.159.04`.

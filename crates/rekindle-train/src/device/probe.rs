@@ -27,22 +27,18 @@ pub fn probe(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
 ///
 /// The reason why it cannot be used.
 pub fn listed(device: DeviceId) -> Result<DeviceInfo, Unavailable> {
-    if !device.built_in() {
-        return Err(Unavailable::not_built_in(device.feature()));
+    #[cfg(feature = "cuda")]
+    if let DeviceId::Cuda(number) = device {
+        return super::nvidia::listed(number);
     }
-    match device {
-        DeviceId::Cpu => Ok(processor()),
-        #[cfg(feature = "cuda")]
-        DeviceId::Cuda(number) => super::nvidia::listed(number),
-        #[cfg(not(feature = "cuda"))]
-        DeviceId::Cuda(_) => unreachable!("not built in"),
-        DeviceId::Wgpu(number) => {
-            let adapters = adapters()?;
-            let count = adapters.len();
-            let adapter = adapters.into_iter().nth(number);
-            adapter.ok_or_else(|| Unavailable::no_such_number(device, count))
-        }
-    }
+    let number = match device {
+        DeviceId::Cpu => 0,
+        DeviceId::Cuda(number) | DeviceId::Wgpu(number) => number,
+    };
+    let all = probe_kind(device)?;
+    let count = all.len();
+    let found = all.into_iter().nth(number);
+    found.ok_or_else(|| Unavailable::no_such_number(device, count))
 }
 
 /// The number of devices of the same kind as `device`, none of which is opened.
@@ -64,16 +60,13 @@ pub fn count(device: DeviceId) -> Result<usize, Unavailable> {
 ///
 /// The reason why there is none.
 pub fn probe_kind(device: DeviceId) -> Result<Vec<DeviceInfo>, Unavailable> {
-    if !device.built_in() {
-        return Err(Unavailable::not_built_in(device.feature()));
-    }
     match device {
-        DeviceId::Cpu => Ok(vec![processor()]),
+        DeviceId::Cpu if cfg!(feature = "flex") => Ok(vec![processor()]),
         #[cfg(feature = "cuda")]
         DeviceId::Cuda(_) => super::nvidia::all(),
-        #[cfg(not(feature = "cuda"))]
-        DeviceId::Cuda(_) => unreachable!("not built in"),
+        #[cfg(feature = "wgpu")]
         DeviceId::Wgpu(_) => adapters(),
+        _ => Err(Unavailable::not_built_in(device.feature())),
     }
 }
 
@@ -169,11 +162,6 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
         ));
     }
     Ok(found)
-}
-
-#[cfg(not(feature = "wgpu"))]
-fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
-    Err(Unavailable::not_built_in("wgpu"))
 }
 
 #[cfg(test)]

@@ -34,8 +34,7 @@ impl Breakdown {
     pub fn new(estimate: &Estimate, settings: &TrainSettings, planned: &Planned) -> Self {
         let summed_bytes = settings.accumulated_bytes(estimate.trainable);
         let (action, parts) = planned.at_peak();
-        let parameters = estimate.gradient_bytes;
-        let data = estimate.input_bytes;
+        let (parameters, data) = (estimate.gradient_bytes, estimate.input_bytes);
         let state = estimate.state_bytes;
         Self {
             parameters_bytes: parameters,

@@ -1,7 +1,5 @@
 //! Whether a model of one size fits: plain, in equal segments, under a plan.
 
-use std::rc::Rc;
-
 use rekindle::record::{Candidate, Update, Updates, Way, Ways};
 use rekindle_plan::{Bytes, Planner, Request};
 use schemars::JsonSchema;
@@ -42,14 +40,16 @@ impl ScheduleKind {
         }
     }
 
-    /// The planner that finds its schedule. Many sizes are asked about, so plans are those over stages, which take a tenth
+    /// The planners that find its schedules. Many sizes are asked about, so plans are those over stages, which take a tenth
     /// of the time.
-    fn planner(self, stages: usize) -> Planner {
+    fn planners(self, stages: usize) -> Vec<Planner> {
         match self {
-            Self::Plain => Planner::None,
-            Self::Segments => Planner::Segments(None),
-            Self::Plan if stages > MOST_STAGES => Planner::Segments(None),
-            Self::Plan => Planner::Optimal,
+            Self::Plain => vec![Planner::None],
+            Self::Plan if stages <= MOST_STAGES => vec![Planner::Optimal],
+            Self::Plan | Self::Segments => {
+                let counts = spread(stages).into_iter();
+                counts.map(|count| Planner::Segments(Some(count))).collect()
+            }
         }
     }
 
@@ -62,7 +62,7 @@ impl ScheduleKind {
     pub fn fits<E: From<RunError>>(
         self,
         updates: Updates,
-        step: impl Fn(Update) -> Result<Rc<MeasuredStep>, E>,
+        step: impl Fn(Update) -> Result<MeasuredStep, E>,
         budget: Bytes,
         slowdown: f64,
     ) -> Result<Option<Planned>, E> {
@@ -88,29 +88,17 @@ impl ScheduleKind {
         step: &MeasuredStep,
         budget: Bytes,
     ) -> Result<Result<Planned, Bytes>, RunError> {
-        let stages = step.chain.stages.len();
-        let asked = match self.planner(stages) {
-            Planner::Segments(_) => {
-                let counts = spread(stages).into_iter();
-                counts.map(|count| Planner::Segments(Some(count))).collect()
-            }
-            planner => vec![planner],
-        };
+        let time = |plan: &Planned| plan.summary.predicted_time.0;
         let mut fastest: Result<Planned, Bytes> = Err(Bytes::MAX);
-        for planner in asked {
+        for planner in self.planners(step.chain.stages.len()) {
             let request = Request {
                 planner,
                 ..Request::within(budget)
             };
             fastest = match (step.try_plan(&request)?, fastest) {
-                (Ok(plan), Ok(other))
-                    if plan.summary.predicted_time.0 < other.summary.predicted_time.0 =>
-                {
-                    Ok(plan)
-                }
-                (Ok(plan), Err(_)) => Ok(plan),
-                (Ok(_), other) => other,
-                (Err(smallest), other) => other.map_err(|other| other.min(smallest)),
+                (Ok(plan), Ok(other)) if time(&other) <= time(&plan) => Ok(other),
+                (Ok(plan), _) | (Err(_), Ok(plan)) => Ok(plan),
+                (Err(smallest), Err(other)) => Err(other.min(smallest)),
             };
         }
         Ok(fastest)
@@ -135,7 +123,7 @@ mod tests {
 
     /// `stages` equal stages that keep 10 bytes and have so many of parameters, whose gradients stay until the update comes
     /// after the step.
-    fn equal(stages: usize, parameters: u64, update: Update) -> Rc<MeasuredStep> {
+    fn equal(stages: usize, parameters: u64, update: Update) -> MeasuredStep {
         let gradients = match update {
             Update::After => parameters,
             Update::InBackward => 0,
@@ -149,14 +137,14 @@ mod tests {
             grad_bytes: Bytes(gradients),
             ..Stage::default()
         };
-        Rc::new(MeasuredStep::of_chain(Chain {
+        MeasuredStep::of_chain(Chain {
             input_bytes: Bytes(10),
             input_grad: false,
             fixed_bytes: Bytes(parameters * stages as u64),
             stages: vec![stage; stages],
             loss: LossCost::default(),
             optimizer: OptimizerCost::default(),
-        }))
+        })
     }
 
     #[test]
@@ -165,7 +153,7 @@ mod tests {
         let plain = step.plan(&Request::default()).expect("no budget");
         let budget = Bytes(plain.summary.predicted_peak.0 - 60);
         let fits = |way: ScheduleKind, slowdown| {
-            let step = |_| Ok::<_, RunError>(Rc::clone(&step));
+            let step = |_| Ok::<_, RunError>(step.clone());
             let found = way.fits(Updates::One(Update::After), step, budget, slowdown);
             found.expect("planned").map(|plan| plan.summary.slowdown())
         };

@@ -39,12 +39,6 @@ const GELU_BIAS_VARIANCE: f64 = 0.25;
 /// `1 / E[gelu(z)^2]` for a normal `z`.
 const GELU_GAIN_WITHOUT_BIAS: f64 = 2.352;
 
-/// Initial values of a linear layer.
-pub(super) struct FirstValues {
-    pub(super) weight: FirstWeight,
-    pub(super) bias: Initializer,
-}
-
 /// Initial values of a linear layer's weight.
 pub(super) enum FirstWeight {
     /// Independent draws.
@@ -53,8 +47,12 @@ pub(super) enum FirstWeight {
     Mirrored { pairs_in: bool },
 }
 
-/// Initial values of the linear layer `list[index]` with `inputs` inputs.
-pub(super) fn linear_values(list: &[LayerSpec], index: usize, inputs: usize) -> FirstValues {
+/// Initial values of weight and bias of the linear layer `list[index]` with `inputs` inputs.
+pub(super) fn linear_values(
+    list: &[LayerSpec],
+    index: usize,
+    inputs: usize,
+) -> (FirstWeight, Initializer) {
     let before = list[..index]
         .iter()
         .rposition(|layer| matches!(layer, LayerSpec::Linear { .. }));
@@ -64,17 +62,11 @@ pub(super) fn linear_values(list: &[LayerSpec], index: usize, inputs: usize) -> 
             is_mirrored(list, before)
                 && between.iter().filter(|layer| !is_dropout(layer)).count() == 1
         });
-        return FirstValues {
-            weight: FirstWeight::Mirrored { pairs_in },
-            bias: Initializer::Zeros,
-        };
+        return (FirstWeight::Mirrored { pairs_in }, Initializer::Zeros);
     }
     let has_bias = matches!(list[index], LayerSpec::Linear { bias: true, .. });
     let (weight, bias) = independent_values(&list[index + 1..], inputs as f64, has_bias);
-    FirstValues {
-        weight: FirstWeight::Drawn(weight),
-        bias,
-    }
+    (FirstWeight::Drawn(weight), bias)
 }
 
 /// Whether `list[index]` is a linear layer of pairs, with ReLU or GELU after it.
@@ -97,30 +89,20 @@ pub(super) fn independent_values(
     fan_in: f64,
     has_bias: bool,
 ) -> (Initializer, Initializer) {
-    let normal = |gain: f64, bias_variance: f64| {
-        let weight = Initializer::Normal {
-            mean: 0.0,
-            std: (gain / fan_in).sqrt(),
-        };
-        let bias = Initializer::Normal {
-            mean: 0.0,
-            std: bias_variance.sqrt(),
-        };
-        (
-            weight,
-            if bias_variance > 0.0 {
-                bias
-            } else {
-                Initializer::Zeros
-            },
-        )
+    let of_variance = |variance: f64| Initializer::Normal {
+        mean: 0.0,
+        std: variance.sqrt(),
     };
+    let without_bias = |gain: f64| (of_variance(gain / fan_in), Initializer::Zeros);
     match follow.iter().find(|layer| !leaves_scale(layer)) {
-        Some(LayerSpec::Relu) => normal(RELU_GAIN, 0.0),
-        Some(LayerSpec::Gelu) if has_bias => normal(RELU_GAIN, GELU_BIAS_VARIANCE),
-        Some(LayerSpec::Gelu) => normal(GELU_GAIN_WITHOUT_BIAS, 0.0),
+        Some(LayerSpec::Relu) => without_bias(RELU_GAIN),
+        Some(LayerSpec::Gelu) if has_bias => (
+            of_variance(RELU_GAIN / fan_in),
+            of_variance(GELU_BIAS_VARIANCE),
+        ),
+        Some(LayerSpec::Gelu) => without_bias(GELU_GAIN_WITHOUT_BIAS),
         Some(LayerSpec::Tanh | LayerSpec::Linear { .. } | LayerSpec::Conv2d { .. }) => {
-            normal(1.0, 0.0)
+            without_bias(1.0)
         }
         _ => {
             let bound = 1.0 / fan_in.sqrt();

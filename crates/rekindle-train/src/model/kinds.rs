@@ -9,7 +9,7 @@ use burn::nn::{
 };
 
 use super::{
-    init::{FirstValues, conv_fan_in, independent_values, linear_values, unit_rows},
+    init::{conv_fan_in, independent_values, linear_values, unit_rows},
     maker::Maker,
     rules::{
         NO_LAYERS, check_sample, image, not_zero, pooled, product, too_large, vectors, windows,
@@ -45,17 +45,9 @@ impl Embedded {
                 Some(&LayerSpec::Embedding { vocab, dim }) => Some([vocab, dim]),
                 _ => None,
             },
-            is_shared: shares(layers),
+            is_shared: layers.contains(&LayerSpec::Unembedding),
         }
     }
-}
-
-fn shares(layers: &[LayerSpec]) -> bool {
-    layers.iter().any(|layer| match layer {
-        LayerSpec::Unembedding => true,
-        LayerSpec::Residual(layers) => shares(layers),
-        _ => false,
-    })
 }
 
 /// The layer `list[index]` on an input, or the reason why it cannot take it.
@@ -89,10 +81,7 @@ pub(super) fn place<'a>(
         LayerSpec::Linear { out, bias } => {
             not_zero("out", &[out])?;
             let make = drawn(move |maker| {
-                let FirstValues {
-                    weight,
-                    bias: first,
-                } = linear_values(list, index, last);
+                let (weight, first) = linear_values(list, index, last);
                 let weight = maker.weight(weight, [last, out]);
                 let bias = bias.then(|| first.init([out], maker.device));
                 Op::Linear(maker.drawn(Linear { weight, bias }))
@@ -224,10 +213,8 @@ pub(super) fn place<'a>(
             }
             let make = drawn(move |maker| {
                 let config = MultiHeadAttentionConfig::new(dim, heads).with_dropout(0.0);
-                Op::Attention(Attention::new(
-                    maker.drawn(config.init(maker.device)),
-                    causal,
-                ))
+                let heads = vec![maker.drawn(config.init(maker.device))];
+                Op::Attention(Attention { heads, causal })
             });
             let map = biased(&[dim, dim], dim, true);
             (same(), map.and_then(|map| map.checked_mul(4)), make)

@@ -1,7 +1,7 @@
 //! Modules on a device, their parameters drawn.
 
 use burn::{
-    module::{Initializer, Module, ModuleVisitor, Param},
+    module::{Initializer, Module, Param},
     nn::Embedding,
     tensor::{Device, Tensor, TensorData},
 };
@@ -41,18 +41,8 @@ impl Maker<'_> {
         }
     }
 
-    /// The module with every parameter drawn and rounded.
+    /// The module with every parameter drawn, as burn does where a value is first used, and rounded.
     pub(super) fn drawn<M: Module>(&self, module: M) -> M {
-        module.visit(&mut Draw);
         self.dtype.cast(module)
-    }
-}
-
-/// Initialises every parameter that it visits.
-struct Draw;
-
-impl ModuleVisitor for Draw {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let _drawn = param.val();
     }
 }

@@ -174,8 +174,9 @@ impl LayerSpec {
     }
 }
 
-/// All layers, those inside residuals counted.
-fn count_layers(layers: &[LayerSpec]) -> usize {
+/// All layers of an unfolded list, those inside residuals counted.
+#[must_use]
+pub fn count_layers(layers: &[LayerSpec]) -> usize {
     let inside = |layer: &LayerSpec| match layer {
         LayerSpec::Residual(layers) => 1 + count_layers(layers),
         _ => 1,

@@ -13,44 +13,30 @@ use burn::{
 
 use super::{
     spec::SampleShape,
-    value::{Projection, Value, ValueError},
+    value::{Projection, Value},
 };
 use rekindle::{ChunkedCrossEntropy, layer::Layer, synchronised_batch_norm};
 
-/// A layer's module.
+/// A layer's module; [`LayerSpec`](super::spec::LayerSpec) says what each kind computes.
 #[derive(Module, Debug)]
 pub(super) enum Op {
-    /// `y = x W + b` on the last dimension.
     Linear(Linear),
-    /// 2-D convolution.
     Conv2d(Conv2d),
-    /// Maximum over windows.
     MaxPool2d(MaxPool2d),
-    /// Mean over windows.
     AvgPool2d(AvgPool2d),
-    /// All dimensions of a sample into one.
     Flatten(Flatten),
-    /// `max(x, 0)`.
     Relu(Relu),
-    /// Gaussian error linear unit.
     Gelu(Gelu),
-    /// Hyperbolic tangent.
     Tanh(Tanh),
-    /// Zeroes values at random while training.
     Dropout(Dropout),
-    /// Batch normalisation over the first dimension of a sample.
     BatchNorm(BatchNorm),
-    /// Layer normalisation over the last dimension.
     LayerNorm(LayerNorm),
-    /// A learned vector for each token id.
     Embedding(Embedding),
-    /// Logits by an embedding's weight.
+    /// With the embedding's weight.
     Unembedding(Embedding),
-    /// A learned vector for each position.
+    /// A vector for each position.
     Positions(Embedding),
-    /// Multi-head attention.
     Attention(Attention),
-    /// `x + f(x)`, where `f` is a list of layers.
     Residual(Vec<Op>),
 }
 
@@ -62,8 +48,8 @@ pub(super) struct Flatten;
 #[derive(Module, Debug)]
 pub(super) struct Attention {
     /// One. It is in a list because burn has no modules in boxes, and every [`Op`] would be as large.
-    heads: Vec<MultiHeadAttention>,
-    causal: bool,
+    pub(super) heads: Vec<MultiHeadAttention>,
+    pub(super) causal: bool,
 }
 
 /// One stage of a model built from a [`ModelSpec`](super::spec::ModelSpec).
@@ -113,16 +99,6 @@ impl Stage {
     pub(crate) fn synchronise(&mut self) {
         self.synchronised = true;
     }
-
-    fn run(&self, input: Value) -> Result<Value, ValueError> {
-        input.check(&self.input)?;
-        match (self.deferred, self.ops.split_last()) {
-            (Some(loss), Some((last, before))) => {
-                defer(last, run(before, input, self.synchronised)?, loss)
-            }
-            _ => run(&self.ops, input, self.synchronised),
-        }
-    }
 }
 
 impl Layer for Stage {
@@ -133,16 +109,21 @@ impl Layer for Stage {
     ///
     /// If one sample of the input does not have the shape for which the stage was built.
     fn forward(&self, input: Value) -> Value {
-        match self.run(input) {
-            Ok(output) => output,
-            Err(error) => panic!("a stage ran on a value that it was not built for: {error}"),
+        if let Err(error) = input.check(&self.input) {
+            panic!("a stage ran on a value that it was not built for: {error}");
+        }
+        match (self.deferred, self.ops.split_last()) {
+            (Some(loss), Some((last, before))) => {
+                defer(last, run(before, input, self.synchronised), loss)
+            }
+            _ => run(&self.ops, input, self.synchronised),
         }
     }
 }
 
-fn run(ops: &[Op], input: Value, synchronised: bool) -> Result<Value, ValueError> {
+fn run(ops: &[Op], input: Value, synchronised: bool) -> Value {
     ops.iter()
-        .try_fold(input, |value, op| op.forward(value, synchronised))
+        .fold(input, |value, op| op.forward(value, synchronised))
 }
 
 /// Evaluates an expression for the numbers inside a value, of any rank; it keeps the rank.
@@ -152,7 +133,7 @@ macro_rules! of_any_rank {
             Value::Float3($tensor) => Value::Float3($body),
             Value::Float4($tensor) => Value::Float4($body),
             other => {
-                let $tensor = other.into_float2()?;
+                let $tensor = other.into_float2();
                 Value::Float2($body)
             }
         }
@@ -160,13 +141,13 @@ macro_rules! of_any_rank {
 }
 
 impl Op {
-    fn forward(&self, value: Value, synchronised: bool) -> Result<Value, ValueError> {
-        Ok(match self {
+    fn forward(&self, value: Value, synchronised: bool) -> Value {
+        match self {
             Self::Linear(linear) => of_any_rank!(value, x => linear.forward(x)),
-            Self::Conv2d(conv) => conv.forward(value.into_float4()?).into(),
-            Self::MaxPool2d(pool) => pool.forward(value.into_float4()?).into(),
-            Self::AvgPool2d(pool) => pool.forward(value.into_float4()?).into(),
-            Self::Flatten(_) => value.flatten()?,
+            Self::Conv2d(conv) => conv.forward(value.into_float4()).into(),
+            Self::MaxPool2d(pool) => pool.forward(value.into_float4()).into(),
+            Self::AvgPool2d(pool) => pool.forward(value.into_float4()).into(),
+            Self::Flatten(_) => value.flatten(),
             Self::Relu(relu) => of_any_rank!(value, x => relu.forward(x)),
             Self::Gelu(gelu) => of_any_rank!(value, x => gelu.forward(x)),
             Self::Tanh(tanh) => of_any_rank!(value, x => tanh.forward(x)),
@@ -176,29 +157,22 @@ impl Op {
             }
             Self::BatchNorm(norm) => of_any_rank!(value, x => norm.forward(x)),
             Self::LayerNorm(norm) => of_any_rank!(value, x => norm.forward(x)),
-            Self::Embedding(embedding) => embedding.forward(value.into_tokens()?).into(),
+            Self::Embedding(embedding) => embedding.forward(value.into_tokens()).into(),
             Self::Unembedding(shared) => of_any_rank!(value, x => logits(shared, x)),
             Self::Positions(places) => {
-                let vectors = value.into_float3()?;
+                let vectors = value.into_float3();
                 (vectors + places.weight.val().unsqueeze::<3>()).into()
             }
-            Self::Attention(attention) => attention.forward(value.into_float3()?).into(),
+            Self::Attention(attention) => attention.forward(value.into_float3()).into(),
             Self::Residual(layers) => {
                 let skip = value.clone();
-                add(skip, run(layers, value, synchronised)?)?
+                add(skip, run(layers, value, synchronised))
             }
-        })
+        }
     }
 }
 
 impl Attention {
-    pub(super) fn new(heads: MultiHeadAttention, causal: bool) -> Self {
-        Self {
-            heads: vec![heads],
-            causal,
-        }
-    }
-
     fn forward(&self, vectors: Tensor<3>) -> Tensor<3> {
         let [batch, length, _] = vectors.dims();
         let device = vectors.device();
@@ -224,31 +198,27 @@ fn logits<const D: usize>(shared: &Embedding, tensor: Tensor<D>) -> Tensor<D> {
 }
 
 /// The value and the layer that the loss applies to it, row by row.
-fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Result<Value, ValueError> {
+fn defer(op: &Op, value: Value, loss: ChunkedCrossEntropy) -> Value {
     let (weight, bias) = match op {
         Op::Linear(linear) => (
             linear.weight.val(),
             linear.bias.as_ref().map(|bias| bias.val()),
         ),
         Op::Unembedding(shared) => (shared.weight.val().transpose(), None),
-        _ => return Ok(value),
+        _ => return value,
     };
-    let hidden = match value {
-        Value::Float3(tokens) => tokens.flatten(0, 1),
-        other => other.into_float2()?,
-    };
-    Ok(Value::Deferred(Box::new(Projection {
-        hidden,
+    Value::Deferred(Box::new(Projection {
+        hidden: value.into_rows(),
         weight,
         bias,
         loss,
-    })))
+    }))
 }
 
-fn add(skip: Value, value: Value) -> Result<Value, ValueError> {
-    Ok(match value {
-        Value::Float2(tensor) => (skip.into_float2()? + tensor).into(),
-        Value::Float3(tensor) => (skip.into_float3()? + tensor).into(),
-        other => (skip.into_float4()? + other.into_float4()?).into(),
-    })
+fn add(skip: Value, value: Value) -> Value {
+    match value {
+        Value::Float2(tensor) => (skip.into_float2() + tensor).into(),
+        Value::Float3(tensor) => (skip.into_float3() + tensor).into(),
+        other => (skip.into_float4() + other.into_float4()).into(),
+    }
 }

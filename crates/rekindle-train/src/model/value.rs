@@ -3,12 +3,11 @@
 //! burn's tensors carry their rank in their type; a model from a config cannot. A [`Value`] is a tensor of any of
 //! the ranks that occur: numbers in two to four dimensions with the batch, or token ids in two.
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorCreationOptions, TensorData};
 
 use super::spec::{ElementKind, SampleShape};
 use rekindle::{
     ChunkedCrossEntropy,
-    dtype::Dtype,
     tensor_tree::{TensorMapper, TensorTree, TensorVisitor},
 };
 
@@ -53,42 +52,10 @@ impl Projection {
     }
 }
 
-/// The error of a value with an unexpected shape or type.
+/// The error of a value with an unexpected shape.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ValueError {
-    /// There is no variant with this many dimensions.
-    #[error(
-        "a tensor of shape {shape:?} is not a value: numbers have two to four dimensions, token ids two, the batch first"
-    )]
-    Rank {
-        /// The shape, with the batch.
-        shape: Vec<usize>,
-    },
-    /// The numbers do not fill the shape.
-    #[error("{given} values do not fill the shape {shape:?}")]
-    Count {
-        /// Number of values.
-        given: usize,
-        /// The shape, with the batch.
-        shape: Vec<usize>,
-    },
-    /// A value has another shape, or other elements, than expected.
-    #[error("one sample has the shape {got}, but {wanted} is wanted")]
-    Shape {
-        /// What it is.
-        got: SampleShape,
-        /// The expected shape.
-        wanted: SampleShape,
-    },
-    /// A typed tensor was requested, and the value has another type.
-    #[error("one sample has the shape {got}, but {wanted} are wanted")]
-    Variant {
-        /// What it is.
-        got: SampleShape,
-        /// The expected value, in words.
-        wanted: &'static str,
-    },
-}
+#[error("{0}")]
+pub struct ValueError(String);
 
 /// Evaluates an expression for the tensor inside a value, for any rank and elements.
 macro_rules! with_tensor {
@@ -114,16 +81,18 @@ macro_rules! variant {
         impl Value {
             #[doc = concat!("The tensor, where it holds ", $wanted, ".")]
             ///
-            /// # Errors
+            /// # Panics
             ///
             /// Where it does not.
-            pub fn $into(self) -> Result<$tensor, ValueError> {
+            #[must_use]
+            pub fn $into(self) -> $tensor {
                 match self {
-                    Self::$variant(tensor) => Ok(tensor),
-                    other => Err(ValueError::Variant {
-                        got: other.sample_shape(),
-                        wanted: $wanted,
-                    }),
+                    Self::$variant(tensor) => tensor,
+                    other => panic!(
+                        "one sample has the shape {}, but {} are wanted",
+                        other.sample_shape(),
+                        $wanted
+                    ),
                 }
             }
         }
@@ -146,7 +115,7 @@ variant!(
 );
 
 impl Value {
-    /// Numbers, row-major, of shape `shape` with the batch first.
+    /// Numbers, row-major, of shape `shape` with the batch first; rounded on the host where the options have a type.
     ///
     /// # Errors
     ///
@@ -154,32 +123,15 @@ impl Value {
     pub fn from_floats(
         values: Vec<f32>,
         shape: &[usize],
-        device: &Device,
-    ) -> Result<Self, ValueError> {
-        Self::from_floats_in(Dtype::F32, values, shape, device)
-    }
-
-    /// Like [`from_floats`](Self::from_floats), rounded to a number type on the host.
-    ///
-    /// # Errors
-    ///
-    /// See [`from_floats`](Self::from_floats).
-    pub fn from_floats_in(
-        dtype: Dtype,
-        values: Vec<f32>,
-        shape: &[usize],
-        device: &Device,
+        options: impl Into<TensorCreationOptions>,
     ) -> Result<Self, ValueError> {
         check_count(values.len(), shape)?;
         let data = TensorData::new(values, shape.to_vec());
-        let options = (device, DType::from(dtype.float()));
         match shape.len() {
             2 => Ok(Self::Float2(Tensor::from_data(data, options))),
             3 => Ok(Self::Float3(Tensor::from_data(data, options))),
             4 => Ok(Self::Float4(Tensor::from_data(data, options))),
-            _ => Err(ValueError::Rank {
-                shape: shape.to_vec(),
-            }),
+            _ => Err(no_variant(shape)),
         }
     }
 
@@ -197,9 +149,7 @@ impl Value {
         let data = TensorData::new(ids, shape.to_vec());
         match shape.len() {
             2 => Ok(Self::Tokens(Tensor::from_data(data, device))),
-            _ => Err(ValueError::Rank {
-                shape: shape.to_vec(),
-            }),
+            _ => Err(no_variant(shape)),
         }
     }
 
@@ -217,10 +167,8 @@ impl Value {
     #[must_use]
     pub fn kind(&self) -> ElementKind {
         match self {
-            Self::Float2(_) | Self::Float3(_) | Self::Float4(_) | Self::Deferred(_) => {
-                ElementKind::Float
-            }
             Self::Tokens(_) => ElementKind::Token,
+            _ => ElementKind::Float,
         }
     }
 
@@ -241,25 +189,32 @@ impl Value {
     pub fn check(&self, wanted: &SampleShape) -> Result<(), ValueError> {
         let got = self.sample_shape();
         if got == *wanted {
-            Ok(())
-        } else {
-            Err(ValueError::Shape {
-                got,
-                wanted: wanted.clone(),
-            })
+            return Ok(());
+        }
+        Err(ValueError(format!(
+            "one sample has the shape {got}, but {wanted} is wanted"
+        )))
+    }
+
+    /// The numbers `[rows, values]`: a row for each sample, or for each place of each sample.
+    pub(crate) fn into_rows(self) -> Tensor<2> {
+        match self {
+            Self::Float3(tensor) => tensor.flatten(0, 1),
+            other => other.into_float2(),
         }
     }
 
     /// The same numbers, those of a sample in one dimension.
     ///
-    /// # Errors
+    /// # Panics
     ///
     /// Where it does not hold numbers.
-    pub fn flatten(self) -> Result<Self, ValueError> {
+    #[must_use]
+    pub fn flatten(self) -> Self {
         match self {
-            Self::Float3(tensor) => Ok(tensor.flatten::<2>(1, 2).into()),
-            Self::Float4(tensor) => Ok(tensor.flatten::<2>(1, 3).into()),
-            other => Ok(other.into_float2()?.into()),
+            Self::Float3(tensor) => tensor.flatten::<2>(1, 2).into(),
+            Self::Float4(tensor) => tensor.flatten::<2>(1, 3).into(),
+            other => other.into_float2().into(),
         }
     }
 }
@@ -269,13 +224,17 @@ fn check_count(given: usize, shape: &[usize]) -> Result<(), ValueError> {
         .iter()
         .try_fold(1_usize, |product, &size| product.checked_mul(size));
     if wanted == Some(given) {
-        Ok(())
-    } else {
-        Err(ValueError::Count {
-            given,
-            shape: shape.to_vec(),
-        })
+        return Ok(());
     }
+    Err(ValueError(format!(
+        "{given} values do not fill the shape {shape:?}"
+    )))
+}
+
+fn no_variant(shape: &[usize]) -> ValueError {
+    ValueError(format!(
+        "a tensor of shape {shape:?} is not a value: numbers have two to four dimensions, token ids two, the batch first"
+    ))
 }
 
 impl TensorTree for Value {

@@ -55,9 +55,9 @@ fn ranks_add_up_what_they_came_to_and_stop_together() {
 
 #[test]
 fn a_rank_that_fails_has_all_fail() {
-    let device = || TrainError::Device("gone".into());
+    let device = || TrainError::from(RecordError::Device("gone".into()));
     let own = |rank| match rank {
-        1 => Err(TrainError::Device("gone".into())),
+        1 => Err(TrainError::from(RecordError::Device("gone".into()))),
         _ => Ok(Tally::default()),
     };
     let told: Vec<_> = told(own).into_iter().map(|(told, _)| told).collect();

@@ -1,11 +1,15 @@
-//! What is to be trained.
+//! What is to be trained, and where its schedule comes from.
 
 use std::{ops::Range, path::PathBuf};
 
-use rekindle::{meter::Count, record::PlanElsewhere};
-use rekindle_plan::Bytes;
+use rekindle::{
+    meter::Count,
+    record::{PlanElsewhere, RecordError, Wanted},
+    reduce::agree,
+};
+use rekindle_plan::{Bytes, Request};
 
-use super::{RunError, ScheduleRequest};
+use super::{PlanFile, RunError};
 use crate::{
     data::Dataset,
     device::DeviceInfo,
@@ -17,6 +21,33 @@ use crate::{
     settings::TrainSettings,
     update::{UpdateChoice, Updates, updates},
 };
+
+/// Where a run's schedule comes from.
+pub enum ScheduleRequest {
+    /// A planner finds it on the measured chain.
+    Plan(Request),
+    /// It was made before.
+    Given(Box<PlanFile>),
+}
+
+impl ScheduleRequest {
+    /// What the step is planned by.
+    pub(super) fn wanted(&self) -> Result<Wanted, RunError> {
+        Ok(match self {
+            Self::Plan(request) => request.planner.into(),
+            Self::Given(file) => file.order()?.into(),
+        })
+    }
+
+    /// The budget, if there is one.
+    #[must_use]
+    pub fn budget(&self) -> Option<Bytes> {
+        match self {
+            Self::Plan(request) => request.budget,
+            Self::Given(file) => file.plan.budget,
+        }
+    }
+}
 
 /// [`Job::keep_snapshots`], where nothing else is asked for.
 pub const KEEP_SNAPSHOTS: usize = 2;
@@ -40,8 +71,9 @@ pub struct Job<'a> {
     /// Runs a few plain steps in another process, where that can be: here they would pass the budget. Where it is given,
     /// runs that are long enough compare themselves without being asked.
     pub plain_elsewhere: Option<&'a dyn Fn() -> Option<Measured>>,
-    /// What the device is called.
-    pub hardware: &'a str,
+    /// The device as it was probed, if it was. A plan that needs more than it can still give is not run, and neither is a
+    /// model with a tensor that is larger than its buffers.
+    pub device: Option<&'a DeviceInfo>,
     /// Find plans somewhere else, where that can be: planners take memory, which on the processor is the memory that
     /// the budget bounds. `None`, or an answer of `None`, plans here.
     pub planner: Option<PlanElsewhere>,
@@ -49,14 +81,8 @@ pub struct Job<'a> {
     pub count: Count,
     /// Whether the first three steps are [tracked](crate::tracker): their passes are [told](super::Event::Tracked).
     pub track: bool,
-    /// Bytes that the device can still give, where that is known: a plan that needs more is not run.
-    pub free: Option<Bytes>,
     /// The most bytes of the host's memory in which a plan's tensors may wait: `None` keeps them on the device. For GPUs.
     pub host: Option<Bytes>,
-    /// All bytes of the device, where that is known.
-    pub total: Option<Bytes>,
-    /// The most that one buffer of the device may take, where that is limited: a model with a larger tensor is not run.
-    pub largest_buffer: Option<Bytes>,
     /// Where the run leaves its record, its history and its snapshots, if anywhere.
     pub run_dir: Option<RunDir>,
     /// When it takes snapshots.
@@ -88,14 +114,11 @@ impl<'a> Job<'a> {
             schedule,
             compare: false,
             plain_elsewhere: None,
-            hardware: "",
+            device: None,
             planner: None,
             count: Count::default(),
             track: false,
-            free: None,
             host: None,
-            total: None,
-            largest_buffer: None,
             run_dir: None,
             snapshot_every: SnapshotEvery::default(),
             keep_snapshots: KEEP_SNAPSHOTS,
@@ -104,16 +127,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The job on a device that was probed.
-    #[must_use]
-    pub fn on(self, device: &'a DeviceInfo) -> Self {
-        Self {
-            hardware: &device.name,
-            free: device.free_bytes,
-            total: device.total_bytes,
-            largest_buffer: device.largest_buffer_bytes,
-            ..self
-        }
+    /// Bytes that the device can still give, where that is known.
+    pub(super) fn free(&self) -> Option<Bytes> {
+        self.device.and_then(|device| device.free_bytes)
     }
 
     /// The budget, if there is one.
@@ -153,18 +169,21 @@ impl<'a> Job<'a> {
 
     /// Fails, on all ranks alike, unless all train the same: `fingerprint` tells model, data and most settings.
     pub(super) fn agree(&self, fingerprint: &str) -> Result<(), RunError> {
-        if self.ranks.is_alone() {
+        let Some(reducer) = self.ranks.reducer() else {
             return Ok(());
-        }
+        };
         let settings = serde_json::to_string(self.settings).unwrap_or_default();
         let options = format!("{settings}{fingerprint}{}", self.snapshot_every);
         let eval = self.eval.map(|data| (data.identity(), data.len()));
         let data = (self.train.identity(), self.train.len(), eval);
         let data = serde_json::to_string(&data).unwrap_or_default();
-        self.ranks.agree(&[
+        for (what, own) in [
             ("the versions of rekindle", env!("CARGO_PKG_VERSION")),
-            ("the data", &data),
-            ("the config and its options", &options),
-        ])
+            ("the data", data.as_str()),
+            ("the config and its options", options.as_str()),
+        ] {
+            agree(&*reducer, what, own.as_bytes()).map_err(RecordError::from)?;
+        }
+        Ok(())
     }
 }

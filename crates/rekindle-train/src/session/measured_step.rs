@@ -7,13 +7,13 @@ use rekindle_plan::{Bytes, Chain, ChainError, Planner, Request, chain_frontier};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    PlanFile, Planned, RunError, ScheduleRequest,
+    PlanFile, Planned, RunError,
     frontier::{Frontier, frontier},
-    recorded::{named, refused},
+    plans::{named, refused},
 };
-use crate::settings::TrainSettings;
+use crate::{model::spec::ModelSpec, settings::TrainSettings};
 use rekindle::record::{
-    Estimate, Link, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
+    Estimate, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
 };
 
 /// A measured training step, without its model.
@@ -55,26 +55,19 @@ impl MeasuredStep {
         }
     }
 
-    /// An estimated step, with the names of the model's stages.
+    /// The step of a model that was estimated.
     #[must_use]
-    pub fn estimated(estimate: &Estimate, names: &[String], settings: &TrainSettings) -> Self {
-        let chain = named(estimate.chain.clone(), &estimate.marks, names);
+    pub fn estimated(estimate: &Estimate, model: &ModelSpec, settings: &TrainSettings) -> Self {
+        let names = model.stage_names();
+        let chain = named(estimate.chain.clone(), &estimate.marks, &names);
         Self::recorded(chain, settings.accumulate.max(1), estimate.profile.clone())
     }
 
-    /// The link to host memory, if the step was measured with one.
+    /// Keeps all tensors of its plans on the device.
     #[must_use]
-    pub fn link(&self) -> Option<&Link> {
-        self.profile.as_ref()?.step.link.as_ref()
-    }
-
-    /// Limits the host memory for a plan's offloaded tensors; `None` keeps all tensors on the device. No effect if the
-    /// step was measured without a link.
-    #[must_use]
-    pub fn with_host(mut self, host: Option<Bytes>) -> Self {
+    pub fn without_link(mut self) -> Self {
         if let Some(profile) = &mut self.profile {
-            let link = profile.step.link.zip(host);
-            profile.step.link = link.map(|(link, host_bytes)| Link { host_bytes, ..link });
+            profile.step.link = None;
         }
         self
     }
@@ -91,7 +84,7 @@ impl MeasuredStep {
             profile: Option<Profile>,
         }
         let chain = Chain::from_json(text)?;
-        let File { profile } = serde_json::from_str(text).map_err(of_json)?;
+        let File { profile } = serde_json::from_str(text)?;
         Ok(Self { chain, profile })
     }
 
@@ -105,7 +98,7 @@ impl MeasuredStep {
         let (Some(profile), Some(open)) = (&self.profile, chain.strip_suffix("\n}")) else {
             return Ok(chain);
         };
-        let profile = serde_json::to_string(profile).map_err(of_json)?;
+        let profile = serde_json::to_string(profile)?;
         Ok(format!("{open},\n  \"profile\": {profile}\n}}"))
     }
 
@@ -120,10 +113,10 @@ impl MeasuredStep {
             Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
             _ => None,
         };
-        let asked = ScheduleRequest::Plan(*request);
-        match self.numbers(request.budget, request.planner) {
-            Ok(plan) => Ok(self.planned(plan, None)),
-            Err(error) => Err(refused(error, &asked, Bytes::ZERO, smallest)),
+        let planner = request.planner;
+        match self.numbers(request.budget, planner) {
+            Ok(plan) => Ok(self.planned(plan)),
+            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, smallest)),
         }
     }
 
@@ -133,13 +126,11 @@ impl MeasuredStep {
     ///
     /// If the request is invalid.
     pub fn try_plan(&self, request: &Request) -> Result<Result<Planned, Bytes>, RunError> {
-        match self.numbers(request.budget, request.planner) {
-            Ok(plan) => Ok(Ok(self.planned(plan, None))),
+        let planner = request.planner;
+        match self.numbers(request.budget, planner) {
+            Ok(plan) => Ok(Ok(self.planned(plan))),
             Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
-            Err(error) => {
-                let asked = ScheduleRequest::Plan(*request);
-                Err(refused(error, &asked, Bytes::ZERO, |_| None))
-            }
+            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, |_| None)),
         }
     }
 
@@ -151,10 +142,10 @@ impl MeasuredStep {
     pub fn plan_given(&self, file: &PlanFile) -> Result<Planned, RunError> {
         let Some(Profile { step, .. }) = &self.profile else {
             let none = "the step has no recorded operations";
-            return Err(RunError::OtherModel(none.into()));
+            return Err(RunError::Refused(none.into()));
         };
         let plan = step.plan(None, file.order_of(step.recording)?)?;
-        Ok(self.planned(plan, Some(&file.plan)))
+        Ok(file.named(self.planned(plan)))
     }
 
     /// The memory/time frontier of a planner, like [`Engine::frontier`](super::Engine::frontier); of a chain without a
@@ -185,10 +176,10 @@ impl MeasuredStep {
                 ..plain.summary.clone()
             }
         });
-        let asked = ScheduleRequest::Plan(request);
+        let planner = request.planner;
         let points =
-            points.map_err(|error| refused(error.into(), &asked, Bytes::ZERO, |_| None))?;
-        Ok(Frontier::new(request.planner, points))
+            points.map_err(|error| refused(error.into(), Some(planner), Bytes::ZERO, |_| None))?;
+        Ok(Frontier::new(planner, points))
     }
 
     /// A plan of one part of a batch.
@@ -203,26 +194,14 @@ impl MeasuredStep {
         }
     }
 
-    /// The plan of a whole step; `before` is the plan of the file that it was read from.
-    fn planned(
-        &self,
-        (plan, mut staged): (PlanSummary, StagedPlan),
-        before: Option<&PlanSummary>,
-    ) -> Planned {
+    /// The plan of a whole step.
+    fn planned(&self, (plan, mut staged): (PlanSummary, StagedPlan)) -> Planned {
         for (stage, named) in staged.chain.stages.iter_mut().zip(&self.chain.stages) {
             stage.name.clone_from(&named.name);
             stage.param_bytes = named.param_bytes;
         }
         let profile = self.profile.as_ref();
         let parts = profile.map_or(1, |profile| profile.micro_batches);
-        Planned::new(parts, plan, staged, self.chain.optimizer, before)
-    }
-}
-
-fn of_json(error: serde_json::Error) -> ChainError {
-    ChainError::Json {
-        message: error.to_string(),
-        line: error.line(),
-        column: error.column(),
+        Planned::new(parts, plan, staged, self.chain.optimizer)
     }
 }

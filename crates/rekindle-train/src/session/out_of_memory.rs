@@ -6,7 +6,7 @@ use rekindle_plan::Bytes;
 
 use super::Planned;
 use crate::{device::DeviceInfo, shortage::Shortage};
-use rekindle::meter::{Count, MemoryReading, Meter};
+use rekindle::meter::{Count, MemoryReading};
 
 /// Number of stages listed in the error.
 const NAMED: usize = 5;
@@ -22,39 +22,14 @@ pub struct OutOfMemory {
     pub memory: MemoryReading,
     /// Memory of the driver's context.
     pub context: Bytes,
-    /// Free memory of the device, if known.
-    pub free: Option<Bytes>,
-    /// Total memory of the device, if known.
-    pub total: Option<Bytes>,
+    /// The device then, if it answers.
+    pub device: Option<DeviceInfo>,
     /// The largest stages under the last plan with their bytes, largest first.
     pub holders: Vec<(String, Bytes)>,
     /// The smallest feasible budget, if known.
     pub smallest: Option<Bytes>,
     /// Which bytes `smallest` counts.
     pub count: Count,
-}
-
-impl OutOfMemory {
-    pub(super) fn new(
-        step: usize,
-        shortage: Shortage,
-        meter: &dyn Meter,
-        device: Option<DeviceInfo>,
-        (planned, count): (&Planned, Count),
-        smallest: Option<Bytes>,
-    ) -> Self {
-        Self {
-            step,
-            shortage,
-            memory: meter.read(),
-            context: meter.context_bytes(),
-            free: device.as_ref().and_then(|device| device.free_bytes),
-            total: device.as_ref().and_then(|device| device.total_bytes),
-            holders: holders(planned),
-            smallest,
-            count,
-        }
-    }
 }
 
 /// The stages of a plan with the most memory, largest first: parameters, gradients, and bytes that a tracked forward
@@ -97,10 +72,12 @@ impl fmt::Display for OutOfMemory {
         if let Some(reserved) = reserved {
             write!(f, ", {} reserved{context}", reserved + self.context)?;
         }
-        match (self.free, self.total) {
-            (Some(free), Some(total)) => write!(f, ", {free} of {total} free")?,
-            (Some(free), None) => write!(f, ", {free} free")?,
-            (None, _) => {}
+        let device = self.device.as_ref();
+        if let Some(free) = device.and_then(|device| device.free_bytes) {
+            match device.and_then(|device| device.total_bytes) {
+                Some(total) => write!(f, ", {free} of {total} free")?,
+                None => write!(f, ", {free} free")?,
+            }
         }
         f.write_str(". The stages that hold the most: ")?;
         for (place, (name, bytes)) in self.holders.iter().enumerate() {
@@ -128,8 +105,7 @@ mod tests {
                 ..MemoryReading::default()
             },
             context: Bytes(64 << 20),
-            free: None,
-            total: None,
+            device: None,
             holders: Vec::new(),
             smallest: Some(Bytes(120 << 20)),
             count: Count::Reserved,

@@ -1,7 +1,7 @@
 //! Plans as files: a schedule with its predicted cost, and the chain that it was made for.
 
 use rekindle::record::{Order, PlanSummary};
-use rekindle_plan::{Chain, Schedule, Stage};
+use rekindle_plan::{Chain, Stage, schedule::written};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ impl PlanFile {
         let (stages, actions) = (&plan.staged.chain.stages, plan.actions());
         let schedule = match &plan.staged.order {
             Some(_) => actions.iter().map(ToString::to_string).collect(),
-            None => Schedule::new(stages.len(), actions).written(),
+            None => written(&actions),
         };
         Self {
             format: PLAN_FORMAT.into(),
@@ -61,7 +61,7 @@ impl PlanFile {
     pub fn order(&self) -> Result<&Order, RunError> {
         let order = self.order.as_ref();
         order.ok_or_else(|| {
-            RunError::OtherModel("made from a chain alone, without a step that can run".into())
+            RunError::Refused("made from a chain alone, without a step that can run".into())
         })
     }
 
@@ -70,16 +70,23 @@ impl PlanFile {
         let order = self.order()?;
         match order.recording == recording {
             true => Ok(order),
-            false => Err(RunError::OtherModel(
+            false => Err(RunError::Refused(
                 "the plan was made for another model or batch: its operations are not those of this step".into(),
             )),
         }
     }
 
+    /// A plan of what this file runs: its planner and its segments are those that were written.
+    pub(super) fn named(&self, mut planned: Planned) -> Planned {
+        planned.summary.planner = self.plan.planner;
+        planned.summary.segments.clone_from(&self.plan.segments);
+        planned
+    }
+
     /// Rejects a plan that was made for another model or batch.
     pub(super) fn check(&self, chain: &Chain) -> Result<(), RunError> {
         let refused = |message: String| {
-            RunError::OtherModel(format!("the plan was made for another model: {message}"))
+            RunError::Refused(format!("the plan was made for another model: {message}"))
         };
         if self.stages.len() != chain.stages.len() {
             return Err(refused(format!(

@@ -19,13 +19,12 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// A plan of one of so many parts of a batch; `before` is the plan of the file that it was read from.
+    /// A plan of one of so many parts of a batch.
     pub(super) fn new(
         parts: usize,
         plan: PlanSummary,
         staged: StagedPlan,
         optimizer: OptimizerCost,
-        before: Option<&PlanSummary>,
     ) -> Self {
         // Parts of a batch share their update, and what ranks send each other after it.
         let sent = plan.exchange.map(|one| one.taken.parameters_s);
@@ -34,11 +33,6 @@ impl Planned {
             |seconds: Seconds| (seconds - sent) * parts as f64 + sent + optimizer.step_s;
         let of_parts = |bytes: Bytes| Bytes(bytes.0 * parts as u64);
         let summary = PlanSummary {
-            planner: before.map_or(plan.planner, |before| before.planner),
-            segments: match before {
-                Some(before) => before.segments.clone(),
-                None => plan.segments,
-            },
             predicted_time: whole_step(plan.predicted_time),
             plain_time: whole_step(plan.plain_time),
             offload: plan.offload.map(|offload| Offload {

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::OutOfMemory;
 use crate::{
     data::DataError, device::Unavailable, file_error::FileError, model::shape_error::ShapeError,
-    nonfinite::NonFinite, train_error::TrainError, update::UpdateRefused,
+    nonfinite::NonFinite, train_error::TrainError,
 };
 use rekindle::record::RecordError;
 
@@ -24,9 +24,6 @@ pub enum RunError {
     /// There is no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The plan that was given was made for another model.
-    #[error("{0}")]
-    OtherModel(String),
     /// The given schedule exceeds its budget.
     #[error(
         "this plan needs {peak} on this device, over its budget of {budget}: `rekindle plan` makes another"
@@ -62,10 +59,7 @@ pub enum RunError {
     /// Memory ran out in a step, and no smaller plan helps.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
-    /// The requested time of updates is not possible.
-    #[error(transparent)]
-    Update(#[from] UpdateRefused),
-    /// Settings do not go together, or not with so many ranks.
+    /// Settings do not go together, or not with so many ranks; or a plan was made for another model.
     #[error("{0}")]
     Refused(String),
     /// A step could not be recorded, or not run.
@@ -94,7 +88,9 @@ pub enum RunError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The run has done all requested steps; its record has the results.
-    #[error("{}: all {steps} steps are done: ask for more to continue", path.display())]
+    #[error(
+        "{}: all {steps} steps are done, so nothing is left to do; `--steps N` trains further", path.display()
+    )]
     Finished {
         /// The run's folder.
         path: PathBuf,
@@ -112,7 +108,7 @@ fn of_total(total: &Option<Bytes>) -> String {
 
 fn in_stage(found: &NonFinite, stage: &Option<String>) -> String {
     match (&found.gradient, stage) {
-        (Some((_, path)), Some(stage)) => {
+        (Some(path), Some(stage)) => {
             format!(
                 ", and the first gradient that is not finite is that of `{path}` in stage `{stage}`"
             )

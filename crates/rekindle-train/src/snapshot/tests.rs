@@ -63,10 +63,9 @@ fn snapshots_with_any_content_and_a_right_checksum_are_read_or_refused() {
     let gradients = GradientsParams::from_grads(loss.backward(), &model);
     let mut optimizer = adam();
     let model = optimizer.step(0.1, model, gradients);
-    write(&path, "{}", &Progress::default(), |to| {
-        to.put(&model, &optimizer)
-    })
-    .unwrap();
+    let mut written = Vec::new();
+    put(&mut written, "{}", &Progress::default(), &model, &optimizer).unwrap();
+    std::fs::write(&path, written).unwrap();
     restored(&path, &model).unwrap();
     let whole = std::fs::read(&path).unwrap();
     let (length, rest) = whole.split_first_chunk().unwrap();

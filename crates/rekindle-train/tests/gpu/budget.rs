@@ -117,6 +117,9 @@ fn train(
         budget: Some(budget),
         ..Request::default()
     });
-    let job = Job::new(&model, &*data.train, &settings, request).on(device);
+    let job = Job {
+        device: Some(device),
+        ..Job::new(&model, &*data.train, &settings, request)
+    };
     run(&job, device.device, tell).map_err(Box::new)
 }

@@ -99,7 +99,10 @@ fn train(
         ..TrainSettings::default()
     };
     let request = ScheduleRequest::Plan(Request::default());
-    let job = Job::new(&model, &*data.train, &settings, request).on(info);
+    let job = Job {
+        device: Some(info),
+        ..Job::new(&model, &*data.train, &settings, request)
+    };
     let mut hoarder = Hoarder {
         device: kept_on,
         first,

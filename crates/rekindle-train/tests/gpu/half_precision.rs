@@ -9,7 +9,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
     session::{Event, Job, ScheduleRequest, measure, run},
     settings::{OptimizerKind, TrainSettings},
-    verify::{Verification, Verified, usual_segments, verify},
+    verify::{Verified, usual_segments, verify},
 };
 
 const HALVES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
@@ -121,11 +121,8 @@ fn segments_compute_what_the_plain_run_computes_bit_for_bit() {
         for dtype in HALVES {
             let settings = settings(dtype);
             let job = Job::new(&model, &*data.train, &settings, uniform(1));
-            let verification = Verification {
-                job: &job,
-                plans: equal_segments(&model),
-            };
-            let verified = verify(verification, DeviceId::Cpu, &mut |_| ()).unwrap();
+            let plans = equal_segments(&model);
+            let verified = verify(&job, plans, DeviceId::Cpu, &mut |_| ()).unwrap();
             let comparisons = verified.comparisons;
             assert!(comparisons.len() > 2);
             assert!(
@@ -254,11 +251,8 @@ fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
     for dtype in HALVES {
         let settings = settings(dtype);
         let job = Job::new(&model, &*data.train, &settings, uniform(2));
-        let verification = Verification {
-            job: &job,
-            plans: vec![("2 segments".into(), uniform(2))],
-        };
-        match verify(verification, info.device, &mut |_| ()) {
+        let plans = vec![("2 segments".into(), uniform(2))];
+        match verify(&job, plans, info.device, &mut |_| ()) {
             Ok(Verified { comparisons, .. }) => {
                 println!("{dtype} on {}: {comparisons:?}", info.name);
                 let tolerance = GPU_ULPS * dtype.epsilon();

@@ -155,7 +155,8 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         kernels: kernels(DeviceId::Cpu),
         held: Bytes::ZERO,
     };
-    let estimated = estimated.step().unwrap();
+    let estimate = estimated.estimate().unwrap();
+    let estimated = MeasuredStep::estimated(&estimate, &model, &settings);
     let stages = estimated.chain.stages.len();
     for segments in [1, 2, 3, 5] {
         let step = |step: &MeasuredStep| {

@@ -75,7 +75,7 @@ proptest! {
         let source = Source::Cifar10 { folder: folder.path().into() };
         if let Ok(split) = open(&source, 0.0, 1) {
             let last = split.train.len() - 1;
-            prop_assert_eq!(split.train.batch(&[last]).targets.len(), 1);
+            prop_assert_eq!(split.train.batch(&[last]).predictions(), 1);
         }
     }
 }

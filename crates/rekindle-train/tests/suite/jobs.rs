@@ -1,7 +1,9 @@
 //! Small trainings that several tests run.
 
+use rekindle_plan::Bytes;
 use rekindle_train::{
     data::{Split, TargetKind, open, settings::Source},
+    device::{DeviceId, DeviceInfo},
     record::StepRecord,
     session::Event,
     settings::{OptimizerKind, TrainSettings},
@@ -38,6 +40,20 @@ pub fn classifier(
         learning_rate: Some(0.1),
         update: rekindle_train::update::UpdateChoice::After,
         ..TrainSettings::default()
+    }
+}
+
+/// A processor that can still give so many bytes, if any number is known.
+pub fn processor(free_bytes: Option<Bytes>) -> DeviceInfo {
+    DeviceInfo {
+        device: DeviceId::Cpu,
+        name: String::new(),
+        total_bytes: None,
+        free_bytes,
+        largest_buffer_bytes: None,
+        detail: String::new(),
+        toolchain: String::new(),
+        problem: None,
     }
 }
 

@@ -9,7 +9,7 @@ use rekindle_train::{
     settings::OptimizerKind,
 };
 
-use crate::jobs::{classifier, vectors};
+use crate::jobs::{classifier, processor, vectors};
 
 const WIDTH: usize = 128;
 
@@ -56,9 +56,10 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
     let data = vectors(WIDTH, WIDTH, 4_000);
     let settings = classifier(1, 4_000, (OptimizerKind::Sgd, 0.9, 0.0));
     let plain = ScheduleRequest::Plan(Request::default());
+    // The leanest program is measured: what measuring takes counts where it was done.
+    let full = processor(Some(Bytes(1)));
     let job = Job {
-        // The leanest program is measured: what measuring takes counts where it was done.
-        free: Some(Bytes(1)),
+        device: Some(&full),
         ..Job::new(&model, &*data.train, &settings, plain)
     };
     let mut subject = measure(&job, DeviceId::Cpu, &mut |_| ()).expect("measured");

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
-    data::{Dataset, Identity, TargetKind, batch::Batch},
+    data::{Dataset, TargetKind, batch::Batch},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::MemoryGrowth,
@@ -31,7 +31,7 @@ impl Held {
             Event::Stepped { step, memory, .. } => {
                 let half = usize::from(step.step > STEPS / 2);
                 self.halves[half] = self.halves[half].max(memory.in_use);
-                self.peaks[half] = memory.peak.in_use_bytes;
+                self.peaks[half] = memory.counted_peak;
             }
             Event::Evaluated(_) => self.evaluations += 1,
             Event::Grows(growth) => self.grown.push(growth),
@@ -98,7 +98,7 @@ impl Dataset for Hoard<'_> {
         self.data.target()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> serde_json::Value {
         self.data.identity()
     }
 

@@ -8,7 +8,7 @@ use rekindle::Dtype;
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     data::{
-        Dataset, Identity, Split, TargetKind,
+        Dataset, Split, TargetKind,
         batch::{Batch, Inputs, Targets},
         open,
         settings::Source,
@@ -23,7 +23,7 @@ use rekindle_train::{
 };
 
 use crate::{
-    jobs::{Optimizer, Steps, classifier, vectors},
+    jobs::{Optimizer, Steps, classifier, processor, vectors},
     nonfinite::Look,
     resume::{ADAM, conv_net, data, settings},
 };
@@ -111,7 +111,7 @@ impl Dataset for Large {
         self.0.train.target()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> serde_json::Value {
         self.0.train.identity()
     }
 
@@ -122,7 +122,7 @@ impl Dataset for Large {
                 *value += 1000.0;
             }
         };
-        if let Inputs::Floats { values, .. } = &mut batch.inputs {
+        if let Inputs::Floats(values) = &mut batch.inputs {
             large(values);
         }
         if let Targets::Values { values, .. } = &mut batch.targets {
@@ -279,8 +279,9 @@ fn middle_budget(job: &Job<'_>) -> Bytes {
 fn peaks(model: &ModelSpec, data: &Split, settings: &TrainSettings) {
     let job = |schedule| Job::new(model, &*data.train, settings, schedule);
     // The leanest program is measured: what measuring takes is forgotten no more than other peaks.
+    let full = processor(Some(Bytes(1)));
     let budget = middle_budget(&Job {
-        free: Some(Bytes(1)),
+        device: Some(&full),
         ..job(plain())
     });
     let run = |schedule, too_high: f64| {

@@ -7,7 +7,7 @@ use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     NonFinite,
     data::{
-        Dataset, Identity, Shuffled, TargetKind,
+        Dataset, Shuffled, TargetKind,
         batch::{Batch, Inputs},
     },
     device::DeviceId,
@@ -43,14 +43,14 @@ impl Dataset for Poisoned<'_> {
         self.data.target()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> serde_json::Value {
         self.data.identity()
     }
 
     fn batch(&self, indices: &[usize]) -> Batch {
         let mut batch = self.data.batch(indices);
         let place = indices.iter().position(|&sample| sample == self.sample);
-        if let (Some(place), Inputs::Floats { values, .. }) = (place, &mut batch.inputs) {
+        if let (Some(place), Inputs::Floats(values)) = (place, &mut batch.inputs) {
             let each = values.len() / indices.len();
             values[place * each] = f32::NAN;
         }
@@ -154,8 +154,7 @@ fn a_skipped_step_changes_nothing_but_its_number() {
             panic!("{case}: {:?}", look.found);
         };
         assert_eq!((found.step, found.handled), (BAD, OnNonFinite::Skip));
-        let (stage, path) = found.gradient.clone().unwrap();
-        assert_eq!(stage, 0, "{path}");
+        let path = found.gradient.clone().unwrap();
         assert!(path.starts_with("0.ops.0."), "{path}");
 
         let seen: Vec<_> = look.snapshots.into_iter().collect();

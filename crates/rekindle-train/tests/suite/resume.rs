@@ -14,7 +14,6 @@ use rekindle_train::{
     FileError,
     data::{Split, TargetKind, open, settings::Source, text::Predict},
     device::DeviceId,
-    file_error::Blame,
     loss_scale::LossScale,
     model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
     record::{EvalRecord, RunRecord, StepRecord},
@@ -766,10 +765,14 @@ fn a_damaged_snapshot_is_named_and_the_one_before_it_used() {
         .map(|length| (cut(length), format!("after {length} bytes")))
         .into_iter()
         .chain([whole.len() / 2, whole.len() - 1].map(|place| (changed(place), "checksum".into())))
-        .chain(
-            [changed(25), b"something else that has its length".to_vec()]
-                .map(|bytes| (bytes, "is not a snapshot".into())),
-        );
+        .chain([
+            (changed(25), "cannot be read as safetensors".into()),
+            (changed(35), "is not a snapshot".into()),
+            (
+                b"something else that has its length".to_vec(),
+                "cannot be read as safetensors".into(),
+            ),
+        ]);
     for (number, (bytes, words)) in damages.enumerate() {
         let path = folder.path().join(number.to_string());
         copy_folder(&run, &path);
@@ -882,7 +885,7 @@ fn a_folder_that_cannot_be_used_is_refused_before_the_first_step() {
     let refused = |run_dir: RunDir, start: String| {
         let error = case.refused(run_dir);
         assert!(error.to_string().starts_with(&start), "{error}");
-        assert_eq!(error.blame(), Blame::System, "{error}");
+        assert!(error.is_of_system(), "{error}");
     };
     let below: PathBuf = file.join("run");
     refused(
@@ -993,5 +996,5 @@ fn weights_go_out_and_in_again() {
     let RunError::File(error) = *error else {
         panic!("a file's error was expected, not {error}");
     };
-    assert_eq!(error.blame(), Blame::System, "{error}");
+    assert!(error.is_of_system(), "{error}");
 }

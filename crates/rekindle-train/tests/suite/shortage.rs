@@ -22,8 +22,8 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, Request};
 use rekindle_train::{
-    data::{Dataset, Identity, TargetKind, batch::Batch},
-    device::DeviceId,
+    data::{Dataset, TargetKind, batch::Batch},
+    device::{DeviceId, DeviceInfo},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
     run_dir::{RunDir, SnapshotEvery, read_steps},
@@ -34,7 +34,7 @@ use rekindle_train::{
 };
 
 use crate::{
-    jobs::{classifier, vectors},
+    jobs::{classifier, processor, vectors},
     resume::{ADAM, tensors},
 };
 
@@ -95,7 +95,7 @@ impl Dataset for Greedy {
         self.data.target()
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> serde_json::Value {
         self.data.identity()
     }
 
@@ -422,8 +422,12 @@ fn a_tensor_larger_than_a_buffer_of_the_device_is_told_before_the_start() {
             accumulate,
             ..classifier(1, BATCH, ADAM)
         };
+        let device = DeviceInfo {
+            largest_buffer_bytes: Some(Bytes(limit)),
+            ..processor(None)
+        };
         let job = Job {
-            largest_buffer: Some(Bytes(limit)),
+            device: Some(&device),
             ..Job::new(
                 &model,
                 &*data.train,
@@ -456,9 +460,9 @@ fn a_plan_that_the_machine_cannot_hold_is_not_started() {
     let (model, data) = (model(), vectors(WIDTH, WIDTH, 2 * BATCH));
     let settings = classifier(STEPS, BATCH, ADAM);
     let schedule = ScheduleRequest::Plan(Request::default());
-    let free = Some(Bytes(16 << 20));
+    let full = processor(Some(Bytes(16 << 20)));
     let job = Job {
-        free,
+        device: Some(&full),
         ..Job::new(&model, &*data.train, &settings, schedule)
     };
     let error = run(&job, DeviceId::Cpu, &mut |_| ()).unwrap_err();

@@ -22,7 +22,7 @@ use rekindle_train::{
     record::RunRecord,
     session::{Job, RunError, ScheduleRequest, run},
     settings::{OnNonFinite, OptimizerKind, TrainSettings},
-    update::{UpdateChoice, UpdateRefused},
+    update::UpdateChoice,
 };
 
 use crate::{
@@ -437,7 +437,7 @@ fn what_needs_all_gradients_is_refused() {
         let (ran, steps) = train(settings, Request::default());
         assert!(steps.is_empty(), "{steps:?}");
         match ran.err() {
-            Some(RunError::Update(refused)) => refused,
+            Some(RunError::Refused(why)) => why,
             other => panic!("{other:?}"),
         }
     };
@@ -457,9 +457,14 @@ fn what_needs_all_gradients_is_refused() {
         dtype: Dtype::F16,
         ..settings.clone()
     };
-    let accumulate = UpdateRefused::Accumulate { parts: 2 };
-    assert_eq!(refused(&parts), accumulate);
-    assert_eq!(refused(&clipped), UpdateRefused::ClipNorm);
-    assert_eq!(refused(&skips), UpdateRefused::Skip);
-    assert_eq!(refused(&scaled), UpdateRefused::LossScale);
+    for (settings, key) in [
+        (parts, "`accumulate = 2`"),
+        (clipped, "`clip_norm`"),
+        (skips, "`on_nonfinite = \"skip\"`"),
+        (scaled, "`loss_scale`"),
+    ] {
+        let why = refused(&settings);
+        assert!(why.contains(key), "{why}");
+        assert!(why.ends_with(": it needs `--update after`"), "{why}");
+    }
 }

@@ -8,11 +8,11 @@ use burn::{
     module::{Module, ModuleMapper, Param},
     tensor::{Device, Tensor, TensorData},
 };
-use rekindle::{Dtype, sequential::Sequential};
+use rekindle::{Dtype, quiet::catch, sequential::Sequential};
 use rekindle_train::model::{
     spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
     stage::Stage,
-    value::{Value, ValueError},
+    value::Value,
 };
 
 /// Rounding of sums of a few dozen `f32` products.
@@ -48,7 +48,7 @@ fn floats(value: Value) -> Vec<f32> {
     let data = match value {
         Value::Float2(tensor) => tensor.into_data(),
         Value::Float3(tensor) => tensor.into_data(),
-        other => other.into_float4().unwrap().into_data(),
+        other => other.into_float4().into_data(),
     };
     data.try_to_vec().unwrap()
 }
@@ -475,17 +475,13 @@ fn residuals_nest() {
 fn a_value_of_another_shape_is_refused() {
     let device = Device::flex().autodiff();
     let value = Value::from_floats(vec![0.0; 6], &[2, 3], &device).unwrap();
-    let wanted = SampleShape::float([4]);
-    let error = value.check(&wanted).unwrap_err();
+    let error = value.check(&SampleShape::float([4])).unwrap_err();
     assert_eq!(
-        error,
-        ValueError::Shape {
-            got: SampleShape::float([3]),
-            wanted
-        }
+        error.to_string(),
+        "one sample has the shape [3], but [4] is wanted"
     );
     assert!(value.check(&SampleShape::tokens([3])).is_err());
-    assert!(value.into_tokens().is_err());
+    assert!(catch(|| value.into_tokens()).is_err());
     assert!(Value::from_tokens(vec![0; 6], &[1, 2, 3], &device).is_err());
     assert!(Value::from_floats(vec![0.0; 6], &[6], &device).is_err());
     assert!(Value::from_floats(vec![0.0; 6], &[2, 4], &device).is_err());

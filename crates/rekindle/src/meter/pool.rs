@@ -3,10 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use burn::tensor::{Device, MemoryPoolUsage};
+#[cfg(feature = "wgpu")]
+use burn_backend::cubecl::RuntimeId;
+#[cfg(feature = "wgpu")]
+use burn_dispatch::DispatchDevice;
 use rekindle_plan::Bytes;
 
 use super::{MemoryReading, Meter, PeakMemory};
-use crate::device_errors;
 
 /// In use and reserved bytes of a device's pools, over all its streams.
 ///
@@ -14,7 +17,6 @@ use crate::device_errors;
 /// not allocated before.
 pub struct PoolMeter {
     device: Device,
-    exact_sizes: bool,
     driver: Driver,
     /// What the driver held besides the pools' buffers when it was last asked.
     beside: AtomicU64,
@@ -54,12 +56,9 @@ impl PoolMeter {
     #[must_use]
     pub fn new(device: Device) -> Self {
         #[cfg(feature = "cubecl")]
-        let exact_sizes = crate::cubecl::exact_sizes();
-        #[cfg(not(feature = "cubecl"))]
-        let exact_sizes = false;
+        crate::cubecl::set_up();
         Self {
             device,
-            exact_sizes,
             driver: Driver::default(),
             beside: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -192,11 +191,14 @@ impl Meter for PoolMeter {
     }
 
     fn largest_buffer(&self) -> Option<Bytes> {
-        device_errors::largest_buffer(&self.device)
-    }
-
-    fn exact_sizes(&self) -> bool {
-        self.exact_sizes
+        // wgpu's limit on the bytes bound of one buffer bounds cubecl's pages, too.
+        #[cfg(feature = "wgpu")]
+        if let DispatchDevice::Cube(cube) = self.device.clone().without_autodiff().as_dispatch()
+            && cube.runtime() == RuntimeId::Wgpu
+        {
+            return Some(Bytes(cube.client().properties().memory.max_page_size));
+        }
+        None
     }
 
     fn start_interval(&self) {

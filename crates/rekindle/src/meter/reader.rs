@@ -1,7 +1,5 @@
 //! The meter trait and its readings.
 
-use std::fmt;
-
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -45,12 +43,6 @@ pub trait Meter: Send + Sync {
         None
     }
 
-    /// Whether pools serve every buffer by its exact size, so that their peak while an operation runs is what the
-    /// operation needs.
-    fn exact_sizes(&self) -> bool {
-        false
-    }
-
     /// Turns gathering of threads on or off. While on, threads that share a piece of work all hold the memory for their
     /// parts at the same time, so that the largest possible peak is measured. This takes longer. No effect where the
     /// work does not run on threads of the process.
@@ -67,19 +59,13 @@ pub trait Meter: Send + Sync {
 }
 
 /// An allocation that failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("could not allocate {asked} with {in_use} in use")]
 pub struct FailedAllocation {
     /// Requested bytes.
     pub asked: Bytes,
     /// Bytes in use at that time.
     pub in_use: Bytes,
-}
-
-impl fmt::Display for FailedAllocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { asked, in_use } = self;
-        write!(f, "could not allocate {asked} with {in_use} in use")
-    }
 }
 
 /// What a meter reads.

@@ -16,11 +16,7 @@ use burn::tensor::{DType, Device, Shape};
 use rekindle_plan::Bytes;
 
 use super::{
-    RecordError,
-    buckets::buckets,
-    exchange_cost,
-    planned::PlannedRecording,
-    ranks::{StepRanks, failures},
+    RecordError, buckets::buckets, exchange_cost, planned::PlannedRecording, ranks::StepRanks,
     recording::Recording,
 };
 use crate::reduce::{ReduceError, Reducer, agree};
@@ -31,22 +27,19 @@ impl StepRanks {
     ///
     /// # Errors
     ///
-    /// The same on every rank: if one of them could not plan, or they train different models or run different steps.
+    /// The same on every rank, if they train different models or run different steps.
     pub(super) fn agreed<A>(
         reducer: Arc<dyn Reducer>,
-        planned: Result<(&PlannedRecording<A>, &Device), &RecordError>,
+        planned: &PlannedRecording<A>,
+        device: &Device,
     ) -> Result<Self, RecordError> {
-        if let (_, Some(error)) = failures(&*reducer, 0, planned.err().cloned()) {
-            return Err(error);
-        }
-        let (planned, device) = planned.map_err(Clone::clone)?;
         let recording = &planned.measured.recording;
         agree(
             &*reducer,
             "parameters and synchronised operations of the steps",
             &parameters_of(recording),
         )?;
-        same_steps(&*reducer, &planned.measured.shapes, recording.fingerprint)?;
+        same_steps(&*reducer, &planned.measured.shapes, recording.fingerprint())?;
         let own = planned.timetables.iter().flat_map(|[own, _]| &own.order);
         let own: Vec<u8> = own
             .flat_map(|&place| (place as u64).to_le_bytes())
@@ -56,15 +49,14 @@ impl StepRanks {
         let order = order
             .iter()
             .map(|place| u64::from_le_bytes(*place) as usize);
-        let mut ranks = Self {
+        let buckets = buckets(recording, order);
+        Ok(Self {
             share: 1.0 / reducer.ranks() as f64,
-            buckets: buckets(recording, order),
             means: recording.synchronised().map(|(_, values)| values).collect(),
-            cost: None,
+            cost: exchange_cost::measured(&*reducer, &buckets, recording, device)?,
+            buckets,
             reducer,
-        };
-        ranks.cost = Some(exchange_cost::measured(&ranks, recording, device)?);
-        Ok(ranks)
+        })
     }
 }
 

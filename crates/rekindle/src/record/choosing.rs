@@ -178,9 +178,7 @@ fn run_dry(
         for (place, (turn, ready)) in program.turns(recording).take(until).enumerate() {
             match turn {
                 Turn::Run(run) => {
-                    if let Some(room) = &room {
-                        room.make(costs.taken_by(recording, run.number));
-                    }
+                    room.make(costs.taken_by(recording, run.number));
                     interpreter.run(without_values(run.operation()));
                     run.finish(interpreter);
                 }

@@ -142,16 +142,10 @@ impl Estimate {
     fn of(recording: &Recording, assumed: Assumed<'_>) -> Result<Self, RecordError> {
         let numbers = |tensor: usize| recording.tensors.shape(tensor).num_elements() as u64;
         let bytes = |tensor: usize| Bytes(recording.tensors.value_bytes(tensor));
-        let of = |trains: bool| {
-            let parameters = recording.parameters.iter();
-            let parameters = parameters.filter(move |one| one.trains == trains);
-            parameters.map(|one| numbers(one.tensor)).sum()
-        };
-        let parameters = recording.parameters.iter();
-        let parameter_bytes = parameters.map(|one| bytes(one.tensor)).sum();
-        let constants = recording.constants.iter().map(|(tensor, _)| *tensor);
-        let inputs = recording.inputs.iter().copied().chain(constants);
-        let input_bytes = inputs.map(bytes).sum();
+        let parameters = || recording.parameters.iter().map(|one| one.tensor);
+        let trainable: u64 = recording.trained().map(|one| one.0 as u64).sum();
+        let parameter_bytes: Bytes = parameters().map(bytes).sum();
+        let input_bytes = recording.given().map(bytes).sum::<Bytes>() - parameter_bytes;
         let updates = updates(recording, assumed.optimizer);
         let optimizer = updates.together(assumed.update, recording);
         let mut costs = Costs::of_kernels(recording, assumed.kernels);
@@ -176,11 +170,11 @@ impl Estimate {
             ..named(&graph, recording, &stages)
         };
         let (largest, largest_bytes) = recording.largest().unwrap_or_default();
-        let parameters = recording.parameters.iter();
-        let mut weights = parameters.flat_map(|one| [Some(one.tensor), one.gradient]);
+        let each = recording.parameters.iter();
+        let mut weights = each.flat_map(|one| [Some(one.tensor), one.gradient]);
         Ok(Self {
-            trainable: of(true),
-            frozen: of(false),
+            trainable,
+            frozen: parameters().map(numbers).sum::<u64>() - trainable,
             parameter_bytes,
             gradient_bytes: recording.trained().map(|one| one.1).sum(),
             input_bytes,
@@ -200,7 +194,7 @@ impl Estimate {
                 beside_buffers_bytes: Bytes::ZERO,
                 link: None,
                 autodiff_s: Seconds(0.0),
-                recording: recording.fingerprint,
+                recording: recording.fingerprint(),
             },
         })
     }

@@ -12,19 +12,19 @@
 //! rank that fails (out of memory, a rejected kernel) still begins all its buckets, so that all ranks abandon the step
 //! together and begin the next one together.
 //!
-//! Means over ranks ([`synchronised`](crate::synchronised)) run in the order of the recording in every plan, but their
+//! Means over ranks ([`synchronised`](crate::reduce::synchronised)) run in the order of the recording in every plan, but their
 //! order relative to the gradients differs between plans. So buckets wait for the last mean. A rank that fails before
 //! the last mean reports the failure in the next one.
 
-mod like;
 mod reading;
 
 use std::{
     collections::{HashMap, VecDeque},
+    mem::take,
     time::{Duration, Instant},
 };
 
-use burn::tensor::{DispatchTensor, Tensor};
+use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
 use rekindle_plan::Bytes;
 
 use super::{
@@ -35,15 +35,10 @@ use super::{
     recording::Recording,
 };
 use crate::reduce::{Pending, ReduceError};
-use like::Like;
 pub use reading::{ExchangeReading, Exchanges, NetworkReading};
-
-/// The form in which each of a bucket's gradients is rebuilt; `None` for a gradient that this rank does not have.
-type Likes = Vec<Option<Like>>;
 
 /// A bucket whose sum has begun.
 struct UnderWay {
-    likes: Likes,
     begun: Instant,
     bytes: Bytes,
     sums: Pending<Vec<f32>>,
@@ -52,9 +47,11 @@ struct UnderWay {
 /// The exchange of one step.
 pub(super) struct Exchange<'a> {
     ranks: &'a StepRanks,
-    /// The gradients by tensor number, each with the index of its parameter; tied parameters have one gradient.
-    gradients: Vec<(usize, usize)>,
-    /// Complete gradients that wait for their buckets, by the index of their parameter.
+    /// The gradients that are still to come, by tensor number, with the indices of their parameters: tied parameters have
+    /// one gradient.
+    gradients: HashMap<usize, Vec<usize>>,
+    /// Gradients whose sums are not returned yet, by the index of their parameter; the values of those whose buckets have
+    /// begun are there.
     pieces: HashMap<usize, (Like, Vec<f32>)>,
     loss: Option<(Like, f32)>,
     /// Number of means over ranks so far.
@@ -70,19 +67,12 @@ pub(super) struct Exchange<'a> {
     reading: ExchangeReading,
 }
 
-/// The joint result of a step's ranks.
-pub(super) struct Shared {
-    /// The whole batch's loss.
-    pub(super) loss: DispatchTensor,
-    pub(super) exchange: ExchangeReading,
-}
-
 impl<'a> Exchange<'a> {
     /// That of a step which these ranks begin now.
     pub(super) fn new(ranks: &'a StepRanks) -> Self {
         Self {
             ranks,
-            gradients: Vec::new(),
+            gradients: HashMap::new(),
             started: Instant::now(),
             reading: ExchangeReading::default(),
             pieces: HashMap::new(),
@@ -98,10 +88,11 @@ impl<'a> Exchange<'a> {
     /// Begins the step with the recording that runs.
     pub(super) fn start(&mut self, recording: &Recording) -> Result<(), RecordError> {
         self.started = Instant::now();
-        let parameters = recording.parameters.iter().zip(0..);
-        let gradients = parameters.filter_map(|(one, place)| Some((one.gradient?, place)));
-        self.gradients = gradients.collect();
-        self.gradients.sort_unstable();
+        for (place, one) in recording.parameters.iter().enumerate() {
+            if let Some(gradient) = one.gradient {
+                self.gradients.entry(gradient).or_default().push(place);
+            }
+        }
         let means = recording.synchronised().map(|(_, values)| values);
         match means.eq(self.ranks.means.iter().copied()) {
             true => Ok(()),
@@ -157,20 +148,18 @@ impl<'a> Exchange<'a> {
         tensor: usize,
         value: DispatchTensor,
     ) -> Result<Option<DispatchTensor>, RecordError> {
-        let first = self.gradients.partition_point(|one| one.0 < tensor);
-        let same = self.gradients[first..].iter();
-        let same = same.take_while(|one| one.0 == tensor);
-        let places: Vec<usize> = same.map(|&(_, place)| place).collect();
-        let Some((&last, first)) = places.split_last() else {
+        let Some(mut places) = self.gradients.remove(&tensor) else {
             return Ok(Some(value));
         };
-        for &place in first {
+        let last = places.pop();
+        for place in places {
             self.take(place, value.clone())?;
         }
-        let mut others = recording.other_outputs();
-        let other = others.any(|output| output == tensor);
+        let other = recording.other_outputs().any(|output| output == tensor);
         let other = other.then(|| value.clone());
-        self.take(last, value)?;
+        if let Some(place) = last {
+            self.take(place, value)?;
+        }
         Ok(other)
     }
 
@@ -189,11 +178,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Takes the gradient of a parameter, and begins the buckets that it completes.
-    pub(super) fn take(
-        &mut self,
-        place: usize,
-        gradient: DispatchTensor,
-    ) -> Result<(), RecordError> {
+    fn take(&mut self, place: usize, gradient: DispatchTensor) -> Result<(), RecordError> {
         synchronise(&gradient);
         let started = Instant::now();
         let piece = Like::take(gradient, self.ranks.share)?;
@@ -223,13 +208,11 @@ impl<'a> Exchange<'a> {
         self.begun += 1;
         let last = self.begun == self.ranks.buckets.len();
         let mut values = Vec::with_capacity(bucket.elements() + 2);
-        let mut likes = Vec::with_capacity(bucket.0.len());
         for (place, elements) in &bucket.0 {
             let end = values.len() + elements;
-            likes.push(self.pieces.remove(place).map(|(like, own)| {
-                values.extend(own);
-                like
-            }));
+            if let Some((_, own)) = self.pieces.get_mut(place) {
+                values.extend(take(own));
+            }
             values.resize(end, 0.0);
         }
         let loss = self.loss.as_ref().filter(|_| last);
@@ -238,7 +221,6 @@ impl<'a> Exchange<'a> {
             f32::from(u8::from(failed)),
         ]);
         self.under_way.push_back(UnderWay {
-            likes,
             begun: Instant::now(),
             bytes: Bytes(size_of_val(values.as_slice()) as u64),
             sums: self.ranks.reducer.all_reduce(values),
@@ -265,7 +247,7 @@ impl<'a> Exchange<'a> {
     ///
     /// If a rank or the network has failed.
     pub(super) fn next(&mut self) -> Result<Option<Vec<(usize, DispatchTensor)>>, RecordError> {
-        let Some((likes, values)) = self.wait()? else {
+        let Some(values) = self.wait()? else {
             return Ok(None);
         };
         let Some((values, [loss, failed])) = values.split_last_chunk() else {
@@ -282,17 +264,19 @@ impl<'a> Exchange<'a> {
         // The bucket that was waited for.
         let bucket = &self.ranks.buckets[self.begun - self.under_way.len() - 1];
         let mut rest = values;
-        let mut gradients = Vec::with_capacity(likes.len());
-        for (&(place, elements), like) in bucket.0.iter().zip(likes) {
+        let mut gradients = Vec::with_capacity(bucket.0.len());
+        for &(place, elements) in &bucket.0 {
             let (own, others) = rest.split_at(elements);
             rest = others;
-            gradients.extend(like.map(|like| (place, like.tensor(own.to_vec()))));
+            if let Some((like, _)) = self.pieces.remove(&place) {
+                gradients.push((place, like.tensor(own.to_vec())));
+            }
         }
         self.reading.returned += started.elapsed();
         Ok(Some(gradients))
     }
 
-    fn wait(&mut self) -> Result<Option<(Likes, Vec<f32>)>, RecordError> {
+    fn wait(&mut self) -> Result<Option<Vec<f32>>, RecordError> {
         let Some(one) = self.under_way.pop_front() else {
             return Ok(None);
         };
@@ -300,16 +284,13 @@ impl<'a> Exchange<'a> {
         let (values, done) = one.sums.wait_timed()?;
         self.reading.waited += started.elapsed();
         self.note(Exchanges::Gradients, one.bytes, one.begun, done);
-        Ok(Some((one.likes, values)))
+        Ok(Some(values))
     }
 
-    /// The joint result of the ranks, after the last bucket.
-    pub(super) fn finish(&mut self) -> Result<Shared, RecordError> {
+    /// The whole batch's loss, and what was measured, after the last bucket.
+    pub(super) fn finish(&mut self) -> Result<(DispatchTensor, ExchangeReading), RecordError> {
         let (like, loss) = self.loss.take().ok_or(RecordError::LossElsewhere)?;
-        Ok(Shared {
-            loss: like.tensor(vec![loss]),
-            exchange: std::mem::take(&mut self.reading),
-        })
+        Ok((like.tensor(vec![loss]), take(&mut self.reading)))
     }
 
     /// Whether all buckets are summed.
@@ -363,4 +344,42 @@ impl<'a> Exchange<'a> {
 fn synchronise(tensor: &DispatchTensor) {
     let device = of_rank!(tensor, D => Tensor::<D>::from_dispatch(tensor.clone()).device());
     let _ = device.sync();
+}
+
+/// All properties of a tensor besides its values.
+pub(super) struct Like {
+    shape: Shape,
+    dtype: DType,
+    device: Device,
+}
+
+impl Like {
+    /// Copies a tensor's values, in 32 bits and multiplied by the rank's share. The values of a rank without samples
+    /// are ignored, whatever it computed.
+    pub(super) fn take(
+        tensor: DispatchTensor,
+        share: f64,
+    ) -> Result<(Self, Vec<f32>), RecordError> {
+        let (like, values) = of_rank!(&tensor, D => {
+            let tensor = Tensor::<D>::from_dispatch(tensor);
+            let like = Self { shape: tensor.shape(), dtype: tensor.dtype(), device: tensor.device() };
+            (like, tensor.try_into_vec_as::<f32>())
+        });
+        let mut values = values.map_err(|error| RecordError::Device(error.to_string()))?;
+        for value in &mut values {
+            *value = match share > 0.0 {
+                true => (f64::from(*value) * share) as f32,
+                false => 0.0,
+            };
+        }
+        Ok((like, values))
+    }
+
+    /// The tensor with these values.
+    pub(super) fn tensor(self, values: Vec<f32>) -> DispatchTensor {
+        of_rank!(@ self.shape.num_dims(), D => {
+            let data = TensorData::new(values, self.shape).convert_dtype(self.dtype);
+            Tensor::<D>::from_data(data, (&self.device, self.dtype)).into_dispatch()
+        })
+    }
 }

@@ -2,11 +2,11 @@
 //!
 //! The link is that of a [`Ring`] that sums one value, and a bucket of values, in the measured times. A time is the
 //! shortest of any rank, because the other ranks only wait for the last one to begin, and the shortest of a few
-//! all-reduces, so that other work is not counted. Staging is timed by exchanging the first buckets without other ranks.
+//! all-reduces, so that other work is not counted. Staging is timed by copying the first gradients to a bucket and back.
 
-use std::{sync::Arc, time::Instant};
+use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, DispatchTensor, Tensor};
+use burn::tensor::{Device, Tensor};
 use rekindle_plan::{
     Bytes, Seconds,
     graph::{ExchangeCost, Ring},
@@ -14,13 +14,12 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    buckets::{BUCKET_BYTES, VALUE},
-    exchange::Exchange,
+    buckets::{BUCKET_BYTES, Bucket, VALUE},
+    exchange::Like,
     rank::of_rank,
-    ranks::StepRanks,
     recording::Recording,
 };
-use crate::reduce::{ReduceError, Reducer, Rehearsal};
+use crate::reduce::{ReduceError, Reducer};
 
 /// Number of timed all-reduces of each size, after one for warm-up.
 const ROUNDS: usize = 5;
@@ -33,21 +32,21 @@ const STAGED_BYTES: usize = 64 << 20;
 
 /// Measures the cost of exchanging a recording's gradients.
 pub(super) fn measured(
-    ranks: &StepRanks,
+    reducer: &dyn Reducer,
+    buckets: &[Bucket],
     recording: &Recording,
     device: &Device,
 ) -> Result<ExchangeCost, RecordError> {
-    let reducer = &*ranks.reducer;
     let ring = match reducer.link() {
         Some(link) => Ring {
             ranks: reducer.ranks(),
             link,
         },
-        None => measured_ring(reducer, ranks)?,
+        None => measured_ring(reducer, buckets)?,
     };
     let mut staged_s_per_byte = f64::INFINITY;
     for _ in 0..STAGED {
-        staged_s_per_byte = staged_s_per_byte.min(staging(ranks, recording, device)?);
+        staged_s_per_byte = staged_s_per_byte.min(staging(buckets, recording, device)?);
     }
     Ok(ExchangeCost {
         ring,
@@ -56,8 +55,8 @@ pub(super) fn measured(
 }
 
 /// The ring in which all-reduces of one value, and of a bucket, take the measured times.
-fn measured_ring(reducer: &dyn Reducer, ranks: &StepRanks) -> Result<Ring, ReduceError> {
-    let largest = ranks.buckets.iter().map(|bucket| bucket.elements()).max();
+fn measured_ring(reducer: &dyn Reducer, buckets: &[Bucket]) -> Result<Ring, ReduceError> {
+    let largest = buckets.iter().map(|bucket| bucket.elements()).max();
     let large = largest.unwrap_or_default().clamp(2, BUCKET_BYTES / VALUE);
     let at = |values: usize| {
         let bytes = Bytes((values * VALUE) as u64);
@@ -88,41 +87,27 @@ fn timed(reducer: &dyn Reducer, values: usize) -> Result<f64, ReduceError> {
 }
 
 /// Seconds that the computing thread takes to copy a byte of gradients to its bucket, and back.
-fn staging(ranks: &StepRanks, recording: &Recording, device: &Device) -> Result<f64, RecordError> {
-    let mut staged = 0;
-    let buckets = ranks.buckets.iter().take_while(|bucket| {
-        let more = staged < STAGED_BYTES;
-        staged += bucket.elements() * VALUE;
-        more
-    });
-    let alone = StepRanks {
-        reducer: Arc::new(Rehearsal::alone()),
-        share: 1.0,
-        buckets: buckets.cloned().collect(),
-        means: Vec::new(),
-        cost: None,
-    };
+fn staging(buckets: &[Bucket], recording: &Recording, device: &Device) -> Result<f64, RecordError> {
     let device = &device.clone().without_autodiff();
-    let ones = |tensor: usize| -> DispatchTensor {
+    let (mut bytes, mut took) = (0, Duration::ZERO);
+    for &(place, elements) in buckets.iter().flat_map(|bucket| &bucket.0) {
+        if bytes >= STAGED_BYTES {
+            break;
+        }
+        let tensor = recording.parameters[place].tensor;
         let (shape, dtype) = (
             recording.tensors.shape(tensor),
             recording.tensors.dtype(tensor),
         );
-        of_rank!(@ shape.num_dims(), D => Tensor::<D>::ones(shape.clone(), (device, dtype)).into_dispatch())
-    };
-    let mut exchange = Exchange::new(&alone);
-    let mut bytes = 0;
-    for bucket in &alone.buckets {
-        for (place, elements) in &bucket.0 {
-            exchange.take(*place, ones(recording.parameters[*place].tensor))?;
-            bytes += elements * VALUE;
-        }
-        // One bucket at a time, because the plan counts the memory of no more.
-        exchange.next()?;
+        let ones = of_rank!(@ shape.num_dims(), D => Tensor::<D>::ones(shape.clone(), (device, dtype)).into_dispatch());
+        let _ = device.sync();
+        let started = Instant::now();
+        let (like, values) = Like::take(ones, 1.0)?;
+        let mut bucket = Vec::with_capacity(elements);
+        bucket.extend(values);
+        drop(like.tensor(bucket.clone()));
+        took += started.elapsed();
+        bytes += elements * VALUE;
     }
-    exchange.close(Tensor::<1>::ones([1], device).into_dispatch())?;
-    while exchange.next()?.is_some() {}
-    let reading = exchange.finish()?.exchange;
-    let took = reading.taken + reading.returned;
     Ok(took.as_secs_f64() / bytes.max(1) as f64)
 }

@@ -100,7 +100,7 @@ fn read(tensor: &DispatchTensor, dtype: DType) -> Result<TensorData, RecordError
     let shape = burn_backend::TensorMetadata::shape(tensor);
     let mut bytes = Vec::with_capacity(shape.num_elements() * dtype.size());
     let mut held = dtype;
-    for ranges in pieces(shape.as_slice(), dtype.size()) {
+    for ranges in pieces(whole(shape.as_slice()), dtype.size()) {
         let data = of_rank!(tensor, D => {
             let ranges: [Range<usize>; D] = std::array::from_fn(|dimension| ranges[dimension].clone());
             let tensor = tensor.clone();
@@ -119,29 +119,27 @@ fn read(tensor: &DispatchTensor, dtype: DType) -> Result<TensorData, RecordError
     Ok(TensorData::from_bytes_vec(bytes, shape, held))
 }
 
-/// Divides a tensor of this shape into pieces, in the order of its values.
-fn pieces(shape: &[usize], value_bytes: usize) -> impl Iterator<Item = Vec<Range<usize>>> {
-    // Cut the outermost dimension whose rows fit into a piece.
-    let row = |dimension: usize| shape[dimension + 1..].iter().product::<usize>() * value_bytes;
-    let cut = (0..shape.len()).find(|&dimension| row(dimension) <= PIECE_BYTES);
-    let cut = cut.unwrap_or(shape.len().saturating_sub(1));
-    let length = shape.get(cut).copied().unwrap_or(1);
-    let rows = (PIECE_BYTES / row(cut).max(1)).clamp(1, length.max(1));
-    let outer: usize = shape[..cut].iter().product();
-    (0..outer).flat_map(move |place| {
-        let shape = shape.to_vec();
-        (0..length).step_by(rows).map(move |start| {
-            let mut ranges: Vec<Range<usize>> = shape.iter().map(|&length| 0..length).collect();
-            let mut rest = place;
-            for dimension in (0..cut).rev() {
-                let at = rest % shape[dimension];
-                rest /= shape[dimension];
-                ranges[dimension] = at..at + 1;
-            }
-            ranges[cut] = start..length.min(start + rows);
-            ranges
-        })
-    })
+/// All of a tensor of this shape.
+fn whole(shape: &[usize]) -> Vec<Range<usize>> {
+    shape.iter().map(|&length| 0..length).collect()
+}
+
+/// Divides a part of a tensor into pieces, in the order of its values.
+fn pieces(part: Vec<Range<usize>>, value_bytes: usize) -> Vec<Vec<Range<usize>>> {
+    let values: usize = part.iter().map(Range::len).product();
+    let longer = part.iter().position(|range| range.len() > 1);
+    let Some(cut) = longer.filter(|_| values * value_bytes > PIECE_BYTES) else {
+        return vec![part];
+    };
+    let row_bytes = values / part[cut].len() * value_bytes;
+    let rows = (PIECE_BYTES / row_bytes).max(1);
+    let starts = part[cut].clone().step_by(rows);
+    let cut_at = |start: usize| {
+        let mut piece = part.clone();
+        piece[cut] = start..part[cut].end.min(start + rows);
+        pieces(piece, value_bytes)
+    };
+    starts.flat_map(cut_at).collect()
 }
 
 /// Measures the link between a device and host memory; host copies may take up to `host_bytes`. On the device, the
@@ -225,7 +223,7 @@ mod tests {
             (vec![5, 1, 3], 3),
         ] {
             let mut read = Vec::new();
-            for ranges in pieces(&shape, PIECE_BYTES / in_piece) {
+            for ranges in pieces(whole(&shape), PIECE_BYTES / in_piece) {
                 let values: usize = ranges.iter().map(Range::len).product();
                 assert!((1..=in_piece).contains(&values), "{shape:?} in {in_piece}");
                 let lengths: Vec<usize> = ranges.iter().map(Range::len).collect();

@@ -11,6 +11,7 @@ use burn_ir::{IrVisitorMut, ScalarIr};
 use super::{operation::may_be_view, operations::Kind, recording::Recording};
 
 /// The operations of a recording, grouped by cost.
+#[derive(Clone, PartialEq)]
 pub(super) struct Alike {
     /// Each operation's group.
     pub(super) group: Vec<u32>,

@@ -13,10 +13,9 @@ use burn::{
 
 use super::{
     bridge::Interpreter,
-    leaf::Leaf,
+    leaf::{Leaf, Placed, again},
     optimizer::Optimizer,
-    placed::Placed,
-    places::{Replace, replaced},
+    places::replaced,
     rank::of_rank,
     recording::{Parameter, Recording},
 };
@@ -32,20 +31,15 @@ pub(super) struct Lent {
 impl Lent {
     /// Removes the parameters that a recording updates from `model`; the interpreter already holds them.
     pub(super) fn take<M: Module>(model: &mut M, recording: &Recording) -> Self {
-        struct Take(HashMap<usize, usize>);
-        impl Replace for Take {
-            fn float<const D: usize>(
-                &mut self,
-                place: usize,
-                old: &Tensor<D>,
-            ) -> Option<Tensor<D>> {
-                self.0.get(&place)?;
-                let empty = Tensor::empty([0; D], (&old.device(), old.dtype()));
-                Some(Leaf::of(old).again(empty.without_autodiff()))
-            }
-        }
-        let mut take = Take(recording.updated_places());
-        *model = replaced(model.clone(), &mut take);
+        let places = recording.updated_places();
+        *model = replaced(model.clone(), |place, old| {
+            places.get(&place)?;
+            Some(of_rank!(old, D => {
+                let old = Tensor::<D>::from_dispatch(old.clone());
+                let empty = Tensor::<D>::empty([0; D], (&old.device(), old.dtype()));
+                Leaf::of(&old).again(empty.without_autodiff()).into_dispatch()
+            }))
+        });
         Self {
             updated: HashMap::new(),
             lost: None,
@@ -113,31 +107,6 @@ impl Lent {
         recording: &Recording,
         interpreter: &mut dyn Interpreter,
     ) {
-        struct PutBack {
-            places: HashMap<usize, usize>,
-            values: HashMap<usize, DispatchTensor>,
-            /// New leaves: the places of a tied parameter have one again.
-            leaves: HashMap<usize, DispatchTensor>,
-        }
-        impl Replace for PutBack {
-            fn float<const D: usize>(
-                &mut self,
-                place: usize,
-                old: &Tensor<D>,
-            ) -> Option<Tensor<D>> {
-                let number = *self.places.get(&place)?;
-                let leaf = match self.leaves.get(&number) {
-                    Some(leaf) => leaf.clone(),
-                    None => {
-                        let value = Tensor::<D>::from_dispatch(self.values.remove(&number)?);
-                        let leaf = Leaf::of(old).again(value).into_dispatch();
-                        self.leaves.insert(number, leaf.clone());
-                        leaf
-                    }
-                };
-                Some(Tensor::from_dispatch(leaf))
-            }
-        }
         let mut values = self.updated;
         for (_, one) in recording.updated() {
             if self.lost != Some(one.tensor) {
@@ -146,11 +115,17 @@ impl Lent {
                 });
             }
         }
-        let mut put_back = PutBack {
-            places: recording.updated_places(),
-            values,
-            leaves: HashMap::new(),
-        };
-        *model = replaced(model.clone(), &mut put_back);
+        let places = recording.updated_places();
+        // The places of a tied parameter have one leaf again.
+        let mut leaves: HashMap<usize, DispatchTensor> = HashMap::new();
+        *model = replaced(model.clone(), |place, old| {
+            let number = *places.get(&place)?;
+            if let Some(leaf) = leaves.get(&number) {
+                return Some(leaf.clone());
+            }
+            let leaf = again(old, values.remove(&number)?);
+            leaves.insert(number, leaf.clone());
+            Some(leaf)
+        });
     }
 }

@@ -31,7 +31,6 @@ use super::{
     bridge::Interpreter,
     choosing::is_tried,
     host::Host,
-    layout::Alike,
     operation::{may_be_view, without_draw},
     options::Planning,
     program::{Prepared, Run, Turn},
@@ -41,7 +40,7 @@ pub(crate) use costs::Costs;
 pub(super) use costs::Known;
 use costs::values;
 use group::{Group, Look, median};
-use probe::{Probe, WORTH_ANOTHER, relative_time};
+use probe::{WORTH_ANOTHER, relative_time};
 
 /// The pass in which [threads are gathered](Meter::gather_threads), which takes longer.
 const GATHERED_PASS: usize = 1;
@@ -73,10 +72,8 @@ impl Costs {
             return Ok(self);
         }
         let meter = &*planning.meter;
-        let alike = Alike::new(recording);
         let storage = storage_bytes(recording);
-        let mut groups: Vec<Group> = alike.first.iter().map(|_| Group::default()).collect();
-        let probe = Probe { planning };
+        let mut groups: Vec<Group> = self.costs.iter().map(|_| Group::default()).collect();
         let has_room = |bytes| match planning.check_memory(bytes) {
             Err(RecordError::OverBudget { .. }) => Ok(false),
             checked => checked.map(|()| true),
@@ -105,7 +102,7 @@ impl Costs {
                 // Progress counts two passes, although there may be a third.
                 let steps = program.program.len();
                 progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
-                let number = alike.group[run.number] as usize;
+                let number = self.alike.group[run.number] as usize;
                 let group = &mut groups[number];
                 // The first operation of a kind may free no reusable input, while a later one does.
                 let over = may_be_taken_over(recording, run, &storage);
@@ -120,7 +117,7 @@ impl Costs {
                     // With inputs kept, the increase of bytes in use is the outputs.
                     let mut keeping = || {
                         let operation = without_draw(run.keeping_inputs());
-                        let reading = probe.measure(interpreter.as_mut(), operation);
+                        let reading = planning.measure(interpreter.as_mut(), operation);
                         for output in run.recorded.outputs() {
                             let output = recording.tensors.last_read(output);
                             interpreter.run(OperationIr::Drop(output));
@@ -148,15 +145,16 @@ impl Costs {
                     // Once with only the first reusable input freed, so that it is known which one was reused.
                     let (first, others) = over.split_at(over.len().min(1));
                     let taken =
-                        probe.measure(interpreter.as_mut(), without_draw(run.keeping(others)));
+                        planning.measure(interpreter.as_mut(), without_draw(run.keeping(others)));
                     for &(_, other) in others {
                         interpreter.run(OperationIr::Drop(recording.tensors.last_read(other)));
                     }
                     let first = first.first().map(|&(place, _)| place);
                     group.note(pass, seen, &alone, &taken, first);
                 } else {
-                    probe.make_room(takes(in_place));
-                    let seconds = probe.time(interpreter.as_mut(), without_draw(run.operation()));
+                    planning.new_room().make(takes(in_place));
+                    let seconds =
+                        planning.time(interpreter.as_mut(), without_draw(run.operation()));
                     group.seconds.push(seconds);
                 }
                 KEPT_BYTES.fetch_max(self.of(run.number).kept_bytes, Ordering::Relaxed);
@@ -171,8 +169,8 @@ impl Costs {
         if planning.on_host {
             self.measuring_bytes = planning.in_use();
         }
-        let groups = groups.iter().zip(alike.first).zip(&is_known);
-        for (cost, ((group, first), is_known)) in self.costs.iter_mut().zip(groups) {
+        let groups = groups.iter().zip(&self.alike.first).zip(&is_known);
+        for (cost, ((group, &first), is_known)) in self.costs.iter_mut().zip(groups) {
             if *is_known {
                 continue;
             }
@@ -200,12 +198,12 @@ impl Costs {
         }
         self.scratch_bytes = scratch_bytes.max(known.scratch_bytes);
         let runs = LEAST_PASSES * program.program.len();
-        let in_one_go = probe.pass(recording, program, &self, &start)?;
+        let in_one_go = planning.time_pass(recording, program, &self, &start)?;
         progress(runs, runs);
         let [mut one_by_one, mut of_known] = [0.0; 2];
         for (turn, _) in program.turns(recording) {
             if let Turn::Run(run) = turn {
-                match is_known[self.group[run.number] as usize] {
+                match is_known[self.alike.group[run.number] as usize] {
                     true => of_known += self.of(run.number).seconds,
                     false => one_by_one += self.of(run.number).seconds,
                 }
@@ -222,7 +220,7 @@ impl Costs {
 
     /// Sets the costs that are known, and returns which groups' are.
     fn set_known(&mut self, known: &Known) -> Vec<bool> {
-        let groups = self.keys.iter().zip(&mut self.costs);
+        let groups = self.alike.keys.iter().zip(&mut self.costs);
         let is_known = groups.map(|(key, cost)| {
             let measured = known.costs.get(key);
             if let Some(measured) = measured {

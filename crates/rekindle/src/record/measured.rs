@@ -20,11 +20,10 @@ use super::{
     choosing::{self, Runs},
     given::started,
     measure::{Costs, Known},
-    options::Planning,
+    options::{Planning, Wanted, fitting},
     places::Place,
     program::{Prepared, plain_order},
     recording::Recording,
-    wanted::{Wanted, fitting},
 };
 
 /// Share of a budget within which the plain order must fit to be the program that is measured: a GPU's temporary bytes are

@@ -2,7 +2,7 @@
 
 use std::{
     fmt::{self, Write},
-    hash::{DefaultHasher, Hash},
+    hash::{Hash, Hasher},
 };
 
 use burn_ir::{
@@ -46,14 +46,15 @@ impl Write for Start {
     }
 }
 
-/// Adds an operation to a hash, with the parameters of a distribution, which burn leaves out.
-pub(super) fn hash_with(operation: &OperationIr, hasher: &mut DefaultHasher) {
-    operation.hash(hasher);
+/// The hash of an operation, with the parameters of a distribution, which burn leaves out.
+pub(super) fn hash_with(operation: &OperationIr, mut hasher: impl Hasher) -> u64 {
+    operation.hash(&mut hasher);
     if let OperationIr::Float(_, FloatOperationIr::Random(random))
     | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(random)) = operation
     {
-        format!("{:?}", random.distribution).hash(hasher);
+        format!("{:?}", random.distribution).hash(&mut hasher);
     }
+    hasher.finish()
 }
 
 /// Whether the operation draws from the random number generator: another run would draw other numbers.

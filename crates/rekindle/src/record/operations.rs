@@ -11,18 +11,16 @@
 //! are of two kinds. Operations whose scalars differ are of different kinds too. [`RecordedOperation::filled`] makes burn's
 //! description again, for the interpreter.
 
-use std::{
-    collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
-};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use rustc_hash::{FxHashMap, FxHasher};
 
 use super::{
     operation::{draws, hash_with, name_of},
     tensors::Numbering,
 };
-use crate::synchronised::is_mean_over_ranks;
+use crate::reduce::synchronised::is_mean_over_ranks;
 
 /// The common part of equal operations.
 #[derive(Debug, Clone)]
@@ -35,6 +33,8 @@ pub(crate) struct Kind {
     pub(crate) synchronises: bool,
     /// burn's description; a tensor's id is its place, and its status has no meaning.
     pub(crate) operation: OperationIr,
+    /// Of `operation`: unlike its equality, it tells 0 from -0, and NaN is itself.
+    hash: u64,
     /// The places of its inputs, in burn's order; a tensor that it reads twice occurs twice.
     inputs: Box<[u32]>,
     /// The places of its outputs.
@@ -48,6 +48,7 @@ impl Kind {
             name: name_of(&operation),
             draws: draws(&operation),
             synchronises: is_mean_over_ranks(&operation),
+            hash: hash_with(&operation, DefaultHasher::new()),
             inputs: operation.inputs().map(place).collect(),
             outputs: operation.outputs().map(place).collect(),
             operation,
@@ -76,7 +77,7 @@ pub(crate) struct Operations {
 }
 
 /// One operation.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Entry {
     kind: u32,
     /// The end of its tensors in the list; they begin where those of the previous operation end.
@@ -138,19 +139,12 @@ impl Operations {
         }
     }
 
-    /// Adds all to a hash.
-    pub(super) fn hash_into(&self, hasher: &mut DefaultHasher) {
-        for kind in &self.kinds {
-            hash_with(&kind.operation, hasher);
-        }
-        for one in &self.entries {
-            (one.kind, one.stage, one.backward).hash(hasher);
-        }
-        self.tensors.hash(hasher);
+    fn hashes(&self) -> impl Iterator<Item = u64> {
+        self.kinds.iter().map(|kind| kind.hash)
     }
 
     /// Whether these are the same operations on the same tensors, whatever their shapes and numbers.
-    pub(super) fn same_as(&self, other: &Self) -> bool {
+    pub(super) fn alike(&self, other: &Self) -> bool {
         let same = |(one, other_one): (&Entry, &Entry)| {
             let kind = &self.kinds[one.kind as usize];
             let of_other = &other.kinds[other_one.kind as usize];
@@ -168,6 +162,22 @@ impl Operations {
     /// All, in recorded order.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = RecordedOperation<'_>> {
         (0..self.len()).map(|number| self.get(number))
+    }
+}
+
+/// The same operations on the same tensors.
+impl PartialEq for Operations {
+    fn eq(&self, other: &Self) -> bool {
+        self.hashes().eq(other.hashes())
+            && self.entries == other.entries
+            && self.tensors == other.tensors
+    }
+}
+
+impl Hash for Operations {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hashes().for_each(|hash| hash.hash(state));
+        (&self.entries, &self.tensors).hash(state);
     }
 }
 
@@ -235,7 +245,7 @@ impl<'a> RecordedOperation<'a> {
 pub(super) struct Packing {
     packed: Operations,
     /// The latest kind of each hash.
-    known: HashMap<u64, u32>,
+    known: FxHashMap<u64, u32>,
 }
 
 impl Packing {
@@ -246,7 +256,7 @@ impl Packing {
                 entries: Vec::with_capacity(operations),
                 ..Operations::default()
             },
-            known: HashMap::new(),
+            known: FxHashMap::default(),
         }
     }
 
@@ -278,9 +288,7 @@ impl Packing {
     /// kind has the same hash or a scalar is NaN and so equals nothing, the kind is stored again.
     fn kind(&mut self, operation: OperationIr) -> u32 {
         let kinds = &mut self.packed.kinds;
-        let mut hasher = DefaultHasher::new();
-        hash_with(&operation, &mut hasher);
-        let hash = hasher.finish();
+        let hash = hash_with(&operation, FxHasher::default());
         let known = self.known.get(&hash).copied();
         if let Some(known) = known.filter(|&known| kinds[known as usize].operation == operation) {
             return known;

@@ -14,7 +14,11 @@ use burn::{
 };
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
-use super::{leaf::Leaf, placed::Placed, update::Update, update_costs::UpdateCosts};
+use super::{
+    leaf::{Leaf, Placed},
+    update::Update,
+    update_costs::UpdateCosts,
+};
 use crate::{checkpoint::free_dead_nodes, meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients; measured by [`with_optimizer`](super::Recorded::with_optimizer).
@@ -96,59 +100,48 @@ pub(super) fn measured<M: Module, O: Optimizer>(
         path: Vec::new(),
         known: HashMap::new(),
         parameters: HashMap::new(),
+        untried: Vec::new(),
         keeps_storage: false,
         node_bytes: Cell::default(),
     };
     model.visit(&mut each);
-    let mut frozen = Frozen {
-        known: &each.known,
-        parameters: each.parameters,
-    };
-    model.visit(&mut frozen);
+    for (id, shape, dtype) in each.untried {
+        let expected = || expected(&each.known, &shape, dtype);
+        each.parameters.entry(id).or_insert_with(expected);
+    }
     UpdateCosts {
-        each: frozen.parameters.into(),
+        each: each.parameters.into(),
         keeps_storage: each.keeps_storage,
         node_bytes: each.node_bytes.get(),
         shards: optimizer.shards().cloned(),
     }
 }
 
-/// Adds the expected costs of parameters that do not train yet: what is known of the same shape, else the most that any
-/// update takes for its size. They are not tried, since there may be no room for the state of what never trains.
-struct Frozen<'a> {
-    known: &'a HashMap<(Shape, DType, Treatment), [OptimizerCost; 2]>,
-    parameters: HashMap<ParamId, [OptimizerCost; 2]>,
-}
+/// The costs of updating a parameter of each kind.
+type Known = HashMap<(Shape, DType, Treatment), [OptimizerCost; 2]>;
 
-impl ModuleVisitor for Frozen<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let of_shape =
-            |shape: &Shape, dtype: DType| *shape == param.shape() && dtype == param.dtype();
-        let bytes = |shape: &Shape, dtype: DType| (shape.num_elements() * dtype.size()) as f64;
-        let scaled = |of: fn(&OptimizerCost) -> f64| {
-            let known = self.known.iter();
-            let each = known.flat_map(|((shape, dtype, _), costs)| {
-                costs
-                    .iter()
-                    .map(move |cost| of(cost) / bytes(shape, *dtype))
-            });
-            each.fold(0.0, f64::max) * bytes(&param.shape(), param.dtype())
-        };
-        let mut known = self.known.iter();
-        let known = known.find(|((shape, dtype, _), _)| of_shape(shape, *dtype));
-        let expected = known.map_or_else(
-            || {
-                let whole = |of| Bytes(scaled(of).ceil() as u64);
-                [OptimizerCost {
-                    step_s: Seconds(scaled(|one| one.step_s.0)),
-                    state_bytes: whole(|one| one.state_bytes.0 as f64),
-                    temp_bytes: whole(|one| one.temp_bytes.0 as f64),
-                }; 2]
-            },
-            |(_, costs)| *costs,
-        );
-        self.parameters.entry(param.id).or_insert(expected);
+/// The expected costs of a parameter that is not tried: what is known of the same shape, else the most that any update takes
+/// for its size.
+fn expected(known: &Known, shape: &Shape, dtype: DType) -> [OptimizerCost; 2] {
+    let same = |one: &&(Shape, DType, Treatment)| one.0 == *shape && one.1 == dtype;
+    if let Some(kind) = known.keys().find(same) {
+        return known[kind];
     }
+    let bytes = |shape: &Shape, dtype: DType| (shape.num_elements() * dtype.size()) as f64;
+    let scaled = |of: fn(&OptimizerCost) -> f64| {
+        let each = known.iter().flat_map(|((shape, dtype, _), costs)| {
+            costs
+                .iter()
+                .map(move |cost| of(cost) / bytes(shape, *dtype))
+        });
+        each.fold(0.0, f64::max) * bytes(shape, dtype)
+    };
+    let whole = |of| Bytes(scaled(of).ceil() as u64);
+    [OptimizerCost {
+        step_s: Seconds(scaled(|one| one.step_s.0)),
+        state_bytes: whole(|one| one.state_bytes.0 as f64),
+        temp_bytes: whole(|one| one.temp_bytes.0 as f64),
+    }; 2]
 }
 
 /// Zeros on the device of a parameter, and of its type; if they are `turned`, their first two dimensions are exchanged in
@@ -190,8 +183,11 @@ struct Each<'a, O> {
     update: Update,
     meter: &'a dyn Meter,
     path: Vec<String>,
-    known: HashMap<(Shape, DType, Treatment), [OptimizerCost; 2]>,
+    known: Known,
     parameters: HashMap<ParamId, [OptimizerCost; 2]>,
+    /// Parameters that do not train yet, or whose updates other ranks make: there may be no room for the state of what never
+    /// trains.
+    untried: Vec<(ParamId, Shape, DType)>,
     keeps_storage: bool,
     node_bytes: Cell<Bytes>,
 }
@@ -208,6 +204,7 @@ impl<O: Optimizer> ModuleVisitor for Each<'_, O> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let others = |shards: &Shards| !shards.keeps(param.id);
         if !param.is_require_grad() || self.optimizer.shards().is_some_and(others) {
+            self.untried.push((param.id, param.shape(), param.dtype()));
             return;
         }
         // Parameters with the same id are one parameter, with one state.

@@ -1,11 +1,11 @@
-//! Options of planning: budget, device, updates, and other memory.
+//! What is wanted of plans, and all that they depend on: budget, device, updates, and other memory.
 
 use std::{sync::Arc, time::Duration};
 
 use burn::tensor::Device;
 use rekindle_plan::{
-    Bytes, OptimizerCost, Seconds,
-    graph::{Graph, Link},
+    Bytes, OptimizerCost, Planner, Request, Seconds,
+    graph::{Graph, GraphPlan, GraphPlanError, Link, OperationId, TensorId, plan_graph},
 };
 
 use super::{
@@ -17,7 +17,6 @@ use super::{
     room::Room,
     update::{Update, Updates},
     update_costs::UpdateCosts,
-    wanted::{PlanElsewhere, Wanted},
     ways::{Chosen, Way},
 };
 use crate::{
@@ -99,18 +98,12 @@ pub(super) struct Planning {
     pub(super) chosen: Chosen,
     /// The costs of updates after the step and in the backward pass, where plans may have them.
     pub(super) either: [UpdateCosts; 2],
-    /// What an earlier plan expects to be in use besides the step, what is held later included.
-    pub(super) expected: Option<Bytes>,
     /// If ranks share the step: which of them keeps the optimizer's state of which parameter, if they divide it.
     pub(super) shards: Option<Shards>,
     /// The process's peak before planning, as far as it counts.
     pub(super) until_now: Bytes,
     /// The same before the step was measured without its budget, which was exceeded by then.
     pub(super) beyond: Option<Bytes>,
-    /// Whether steps have run, so that the optimizer's state is in use.
-    pub(super) updated: bool,
-    /// Whether the batch is not allocated either.
-    pub(super) without_batch: bool,
     pub(super) meter: Arc<dyn Meter>,
     pub(super) device: Device,
     /// Whether the step runs in the process's own memory, which is read at no cost.
@@ -120,7 +113,18 @@ pub(super) struct Planning {
     /// What burn's autodiff takes besides, for each operation of a plain step.
     pub(super) autodiff_time: Seconds,
     /// Keeps pools within the budget.
-    pub(super) room: Option<Arc<Room>>,
+    pub(super) room: Arc<Room>,
+}
+
+/// What is in use when a plan is made.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Now {
+    /// What an earlier plan expects to be in use besides the step, what is held later included.
+    pub(super) expected: Option<Bytes>,
+    /// Whether steps have run, so that the optimizer's state is in use.
+    pub(super) updated: bool,
+    /// Whether the batch is not allocated.
+    pub(super) without_batch: bool,
 }
 
 impl Planning {
@@ -132,16 +136,16 @@ impl Planning {
             ..self.clone()
         };
         Self {
-            room: planning.new_room().map(Arc::new),
+            room: Arc::new(planning.new_room()),
             ..planning
         }
     }
 
     /// A [`Room`] that keeps pools within the budget, if the budget bounds them.
-    pub(super) fn new_room(&self) -> Option<Room> {
-        let budget = self.budget.filter(|_| self.bounds_pools())?;
-        let budget = without_reserve(budget, RESERVE * FOR_POOLS);
-        Some(Room::new(self.meter.clone(), budget))
+    pub(super) fn new_room(&self) -> Room {
+        let budget = self.budget.filter(|_| self.bounds_pools());
+        let budget = budget.map(|budget| without_reserve(budget, RESERVE * FOR_POOLS));
+        Room::new(self.meter.clone(), budget.unwrap_or(Bytes::MAX))
     }
 
     /// The cost of each update.
@@ -236,5 +240,85 @@ impl Planning {
         let largest = graph.tensors.iter().filter(|tensor| !tensor.given);
         let largest = largest.map(|tensor| tensor.bytes).max().unwrap_or_default();
         self.driver_bytes() + largest + Bytes(graph.tensors.len() as u64 * PADDING_BYTES / 2)
+    }
+}
+
+/// Plans in another process, or returns `None` if that is impossible. Planners take memory, which on the CPU backend
+/// counts towards the budget.
+pub type PlanElsewhere = fn(&Graph, &Request) -> Option<Result<GraphPlan, GraphPlanError>>;
+
+/// The kind of program that is requested.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wanted {
+    /// The planner's fastest program that fits.
+    Planner(Planner),
+    /// These operations of the recording, with transfers of some of its tensors.
+    Operations {
+        /// The operations; numbers after the recording's are [transfers](Graph::with_transfers).
+        operations: Vec<OperationId>,
+        /// The offloaded tensors.
+        offloaded: Vec<TensorId>,
+    },
+}
+
+impl From<Planner> for Wanted {
+    fn from(planner: Planner) -> Self {
+        Self::Planner(planner)
+    }
+}
+
+impl Wanted {
+    /// The share of a budget that the plan may not take: half of it for a program that was made elsewhere within the whole,
+    /// because this process may hold a little more.
+    pub(super) fn reserve(&self) -> f64 {
+        match self {
+            Self::Planner(_) => RESERVE,
+            Self::Operations { .. } => RESERVE / 2.0,
+        }
+    }
+
+    /// The plan for a graph; of given operations, whether they fit or not.
+    pub(super) fn plan(
+        &self,
+        graph: &Graph,
+        budget: Option<Bytes>,
+        elsewhere: Option<PlanElsewhere>,
+        link: Option<Link>,
+    ) -> Result<GraphPlan, GraphPlanError> {
+        match self {
+            Self::Planner(planner) => {
+                let request = Request {
+                    budget,
+                    planner: *planner,
+                    link,
+                };
+                let planned = elsewhere.and_then(|plan| plan(graph, &request));
+                planned.unwrap_or_else(|| plan_graph(graph, &request))
+            }
+            Self::Operations {
+                operations,
+                offloaded,
+            } => {
+                let (operations, offloaded) = (operations.clone(), offloaded.clone());
+                GraphPlan::of_operations(graph, link.as_ref(), operations, offloaded)
+            }
+        }
+    }
+}
+
+/// A planner's plan, or its one with the smallest peak, and whether it fits; `apart` bytes are in use before or after the
+/// step.
+pub(super) fn fitting(
+    planned: Result<GraphPlan, GraphPlanError>,
+    apart: Bytes,
+    within: Option<Bytes>,
+) -> Result<(GraphPlan, bool), RecordError> {
+    match planned {
+        Ok(plan) => {
+            let peak = plan.simulated.peak.max(apart);
+            Ok((plan, within.is_none_or(|within| peak <= within)))
+        }
+        Err(GraphPlanError::Infeasible { leanest, .. }) => Ok((*leanest, false)),
+        Err(error) => Err(error.into()),
     }
 }

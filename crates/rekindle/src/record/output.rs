@@ -11,7 +11,7 @@ use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
-    exchange::{ExchangeReading, Shared},
+    exchange::ExchangeReading,
     finite,
     places::put_statistics,
     planned::Current,
@@ -57,11 +57,11 @@ pub struct Output<A> {
 }
 
 /// The results of a program, and the readings while it ran.
-#[derive(Default)]
 pub(super) struct Done {
     pub(super) tensors: HashMap<usize, DispatchTensor>,
-    /// The joint result of ranks that share the step.
-    pub(super) shared: Option<Shared>,
+    /// That of the whole batch if ranks share the step.
+    pub(super) loss: DispatchTensor,
+    pub(super) exchange: Option<ExchangeReading>,
     pub(super) phases: Vec<PhaseReading>,
     pub(super) spans: Vec<SpanReading>,
 }
@@ -71,7 +71,8 @@ impl Done {
     pub(super) fn check(&self, recording: &Recording) -> Result<(), RecordError> {
         let gradients = self.gradients(recording);
         let named = gradients.map(|(parameter, gradient)| (parameter.path.as_str(), gradient));
-        finite::check(&self.loss(recording)?, &named.collect::<Vec<_>>())
+        let loss = Tensor::from_dispatch(self.loss.clone());
+        finite::check(&loss, &named.collect::<Vec<_>>())
     }
 
     /// Builds the output, and updates the running statistics of `model`.
@@ -82,7 +83,6 @@ impl Done {
     ) -> Result<Output<A>, RecordError> {
         let measured = &current.plan.measured;
         let recording = &measured.recording;
-        let loss = self.loss(recording)?;
         let mut gradients = GradientsParams::new();
         for (parameter, gradient) in self.gradients(recording) {
             of_rank!(gradient, D => gradients.register::<D>(parameter.id, Tensor::from_dispatch(gradient.clone())));
@@ -102,26 +102,15 @@ impl Done {
             drop(put_statistics(model.clone(), &moved.collect()));
         }
         Ok(Output {
-            loss,
+            loss: Tensor::from_dispatch(self.loss),
             auxiliary,
             gradients,
             memory: whole(&self.phases, current.begun),
             phases: self.phases,
             spans: self.spans,
             predicted_peak: current.predicted_peak,
-            exchange: self.shared.map(|shared| shared.exchange),
+            exchange: self.exchange,
         })
-    }
-
-    fn loss(&self, recording: &Recording) -> Result<Tensor<1>, RecordError> {
-        let own = self.tensors.get(&recording.loss);
-        let loss = self
-            .shared
-            .as_ref()
-            .map_or(own, |shared| Some(&shared.loss));
-        loss.cloned()
-            .map(Tensor::from_dispatch)
-            .ok_or(RecordError::LossElsewhere)
     }
 
     fn gradients<'a>(

@@ -12,7 +12,7 @@ use burn::{
 };
 use burn_backend::TensorMetadata;
 
-use super::{bridge, rank::of_rank};
+use super::{bridge, leaf::again, rank::of_rank};
 
 /// One place of a module, without its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,32 +124,32 @@ pub(crate) fn apart<M: Module>(model: &M) -> M {
     model.valid().train().map(&mut Put(flags.0.into_iter()))
 }
 
-/// New tensors for some places of a module.
-pub(super) trait Replace {
-    /// The new tensor at a place that has `old`; `None` leaves it as it is.
-    fn float<const D: usize>(&mut self, place: usize, old: &Tensor<D>) -> Option<Tensor<D>>;
-}
-
-/// Replaces float tensors. Running statistics are replaced for all clones of a module, which share them.
-pub(super) fn replaced<M: Module>(model: M, by: &mut impl Replace) -> M {
-    struct Mapper<'a, R> {
-        by: &'a mut R,
+/// Replaces float tensors by what `new` returns for a place and its tensor; `None` leaves it as it is. Running statistics are
+/// replaced for all clones of a module, which share them.
+pub(super) fn replaced<M: Module>(
+    model: M,
+    new: impl FnMut(usize, &DispatchTensor) -> Option<DispatchTensor>,
+) -> M {
+    struct Mapper<F> {
+        new: F,
         next: usize,
     }
-    impl<R> Mapper<'_, R> {
+    impl<F> Mapper<F> {
         fn next(&mut self) -> usize {
             self.next += 1;
             self.next - 1
         }
     }
-    impl<R: Replace> ModuleMapper for Mapper<'_, R> {
+    impl<F> ModuleMapper for Mapper<F>
+    where
+        F: FnMut(usize, &DispatchTensor) -> Option<DispatchTensor>,
+    {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let place = self.next();
-            let Some(new) = self.by.float(place, &param.val()) else {
+            let Some(new) = (self.new)(place, &param.val().into_dispatch()) else {
                 return param;
             };
-            let (id, _, mapper) = param.consume();
-            Param::from_mapped_value(id, new, mapper)
+            param.map(|_| Tensor::from_dispatch(new))
         }
 
         fn map_int<const D: usize>(
@@ -168,24 +168,14 @@ pub(super) fn replaced<M: Module>(model: M, by: &mut impl Replace) -> M {
             param
         }
     }
-    model.map(&mut Mapper { by, next: 0 })
+    model.map(&mut Mapper { new, next: 0 })
 }
 
 /// Puts values, without autodiff, into a model's running statistics by place.
 pub(crate) fn put_statistics<M: Module>(model: M, values: &HashMap<usize, DispatchTensor>) -> M {
-    struct Put<'a>(&'a HashMap<usize, DispatchTensor>);
-    impl Replace for Put<'_> {
-        fn float<const D: usize>(&mut self, place: usize, old: &Tensor<D>) -> Option<Tensor<D>> {
-            let value = Tensor::<D>::from_dispatch(self.0.get(&place)?.clone());
-            Some(match old.gradient_checkpointing_strategy() {
-                Some(strategy) => value
-                    .autodiff()
-                    .with_gradient_checkpointing_strategy(strategy),
-                None => value,
-            })
-        }
-    }
-    replaced(model, &mut Put(values))
+    replaced(model, |place, old| {
+        Some(again(old, values.get(&place)?.clone()))
+    })
 }
 
 /// The first of these pairs of places whose running statistics are one: clones of a batch norm share them.

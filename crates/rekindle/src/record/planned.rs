@@ -18,14 +18,13 @@ use super::{
     choosing::{self, Runs},
     measured::MeasuredRecording,
     optimizer_state::StatePlan,
-    options::{Planning, with_reserve, without_reserve},
+    options::{Now, Planning, fitting, with_reserve, without_reserve},
     plan_summary::{PlanSummary, StepExchange},
     program::{Prepared, plain_order},
     ranks::{StepRanks, timetable},
     recording::Recording,
     update::Update,
     update_costs::UpdateCosts,
-    wanted::fitting,
 };
 use crate::{checkpoint::free_dead_nodes, meter::Phase, reduce::Shards};
 
@@ -163,34 +162,31 @@ impl<A> PlannedRecording<A> {
     /// The plan in numbers, with what ranks that share the step send each other.
     pub(super) fn in_numbers(&self, planning: &Planning, ranks: Option<&StepRanks>) -> PlanSummary {
         let recording = &self.measured.recording;
+        let way = planning.chosen.way;
         let exchange = |shards: Option<&Shards>| {
             let sent = recording.trained().filter(|_| shards.is_some());
             let sent: Vec<Bytes> = sent.map(|(_, bytes)| bytes).collect();
-            let both = ranks.zip(self.timetables.as_ref());
-            let both =
-                both.map(|(ranks, both)| both.each_ref().map(|one| ranks.predicted(one, &sent)));
-            both.unwrap_or_default()
+            match ranks.zip(self.timetables.as_ref()) {
+                Some((ranks, both)) => both.each_ref().map(|one| Some(ranks.predicted(one, &sent))),
+                None => [None; 2],
+            }
         };
-        let own_updates = planning.updates();
-        let state = |shards: Option<&Shards>| {
-            let shards = shards.cloned();
+        let updates = planning.updates();
+        let state_bytes = |shards: Option<&Shards>| {
             let updates = UpdateCosts {
-                shards,
-                ..own_updates.clone()
+                shards: shards.cloned(),
+                ..updates.clone()
             };
-            updates
-                .together(planning.chosen.way.update, recording)
-                .state_bytes
+            updates.together(way.update, recording).state_bytes
         };
         let added = |exchange: Option<StepExchange>| {
             exchange.map(|one| one.taken.added()).unwrap_or_default()
         };
-        let [own, plain] = exchange(own_updates.shards.as_ref());
+        let [own, plain] = exchange(updates.shards.as_ref());
         let numbers = &self.numbers;
         let predicted_peak = numbers.predicted_peak.max(planning.until_now);
         // Of an optimizer that is divided already, the others' part was not measured.
-        let update = planning.chosen.way.update as usize;
-        let whole = planning.either[update].shards.is_none();
+        let whole = planning.either[way.update as usize].shards.is_none();
         let shards = planning.shards.as_ref().filter(|_| whole);
         PlanSummary {
             budget: planning.budget,
@@ -203,10 +199,10 @@ impl<A> PlannedRecording<A> {
             comparison_time: Seconds(planning.comparison_time.as_secs_f64()),
             in_backward_because: planning.chosen.in_backward_because,
             state: shards.map(|shards| StatePlan {
-                chosen: planning.chosen.way.state,
+                chosen: way.state,
                 because: planning.chosen.sharded_because,
-                whole_bytes: state(None),
-                sharded_bytes: state(Some(shards)),
+                whole_bytes: state_bytes(None),
+                sharded_bytes: state_bytes(Some(shards)),
                 sharded_s: exchange(Some(shards))[0]
                     .map(|one| one.taken.parameters_s)
                     .unwrap_or_default(),
@@ -253,6 +249,7 @@ impl<A> PlannedRecording<A> {
 /// If no plan fits, with the smallest budget: that of the plan with the smallest peak, ready to run.
 pub(super) fn planned<A>(
     planning: &Planning,
+    now: Now,
     measured: Rc<MeasuredRecording<A>>,
 ) -> Result<PlannedRecording<A>, RecordError> {
     // All bytes below are without the reserve.
@@ -273,17 +270,17 @@ pub(super) fn planned<A>(
         let beside = planning.beside_buffers(&graph);
         let plain = plain_order(&graph)?;
         let own_of_plain = measured.own_bytes(&plain);
-        let batch = match planning.without_batch {
+        let batch = match now.without_batch {
             true => measured.batch_bytes(),
             false => Bytes::ZERO,
         };
         // A part of what comes later may be in use now.
-        let expected = planning.expected.unwrap_or(Bytes::MAX).max(before);
+        let expected = now.expected.unwrap_or(Bytes::MAX).max(before);
         let base = (before + planning.options.later).min(expected) + batch;
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
-        let state = match (planning.updated, planning.updates().keeps_storage) {
+        let state = match (now.updated, planning.updates().keeps_storage) {
             (true, _) => Bytes::ZERO,
             (false, false) => optimizer.state_bytes,
             (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
@@ -317,14 +314,9 @@ pub(super) fn planned<A>(
         let mut numbers =
             PlanSummary::new(&plan, &simulated, &graph, planning.budget, beside_run, link);
         drop(simulated);
-        let GraphPlan {
-            program,
-            schedule,
-            offloaded,
-            ..
-        } = plan;
         // Its actions are not kept: what the plan takes is read below.
-        drop(schedule);
+        drop(plan.schedule);
+        let (program, offloaded) = (plan.program, plan.offloaded);
         let (spans, timetables) = {
             let linked = graph.linked(&offloaded, link.as_ref());
             let linked = linked.map_err(GraphPlanError::from)?;

@@ -8,11 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     PlanSummary, RecordError, StagedPlan,
-    options::{RESERVE, with_reserve, without_reserve},
+    options::{RESERVE, Wanted, fitting, with_reserve, without_reserve},
     planned::PlannedRecording,
     program::plain_order,
     staged::{Order, stages},
-    wanted::{Wanted, fitting},
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
@@ -43,7 +42,7 @@ impl StepProfile {
             beside_buffers_bytes: planned.beside,
             link: planned.numbers.offload.map(|offload| offload.link),
             autodiff_s,
-            recording: planned.measured.recording.fingerprint,
+            recording: planned.measured.recording.fingerprint(),
         }
     }
 

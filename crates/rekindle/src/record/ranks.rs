@@ -23,29 +23,24 @@ pub(super) struct StepRanks {
     pub(super) buckets: Vec<Bucket>,
     /// Number of values of each mean over ranks, in the order in which all ranks compute them.
     pub(super) means: Vec<usize>,
-    /// The cost of their exchange, once measured.
-    pub(super) cost: Option<ExchangeCost>,
+    /// The measured cost of their exchange.
+    pub(super) cost: ExchangeCost,
 }
 
 impl StepRanks {
     /// What the exchange takes of a step, whose ranks send each other parameters of these sizes.
-    pub(super) fn predicted(
-        &self,
-        timetable: &Timetable,
-        parameters: &[Bytes],
-    ) -> Option<StepExchange> {
-        let cost = self.cost?;
-        Some(StepExchange {
-            ring: cost.ring,
+    pub(super) fn predicted(&self, timetable: &Timetable, parameters: &[Bytes]) -> StepExchange {
+        StepExchange {
+            ring: self.cost.ring,
             link_measured: self.reducer.link().is_none(),
-            taken: cost.of_step(
+            taken: self.cost.of_step(
                 timetable,
                 &on_network(self.buckets.iter().map(Bucket::elements)),
                 // Each mean also carries the number of failed ranks.
                 &on_network(self.means.iter().map(|values| values + 1)),
                 parameters,
             ),
-        })
+        }
     }
 }
 

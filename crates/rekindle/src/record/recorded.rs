@@ -16,10 +16,11 @@ use super::{
     measured::MeasuredRecording,
     optimizer,
     optimizer_state::{OptimizerState, StateChoice},
-    options::{Options, Planning},
+    options::{Now, Options, Planning},
     places::Place,
     planned::planned,
     recording::Recording,
+    room::Room,
     update_costs::UpdateCosts,
     ways::{Chosen, Way},
 };
@@ -351,14 +352,14 @@ where
     /// See [`plain`](Self::plain); [`RecordError::Choosing`] if kernels cannot be chosen within the budget.
     #[doc(hidden)]
     pub fn measured(
-        mut self,
+        self,
         budget: Option<Bytes>,
         free: Option<Bytes>,
         wanted: Wanted,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
-        let reducer = self.reducer.take();
-        let step = self.measured_alone((budget, free, wanted), reducer.clone(), progress);
+        let reducer = self.reducer.clone();
+        let step = self.measured_alone(budget, free, wanted, progress);
         match reducer {
             Some(reducer) => Step::shared(step, reducer),
             None => step,
@@ -367,19 +368,22 @@ where
 
     fn measured_alone(
         mut self,
-        (budget, free, wanted): (Option<Bytes>, Option<Bytes>, Wanted),
-        reducer: Option<Arc<dyn Reducer>>,
+        budget: Option<Bytes>,
+        free: Option<Bytes>,
+        wanted: Wanted,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Step<M, I, R, F>, RecordError> {
         self.recorded.0.check_trains()?;
         let device = device_of(self.batch, self.model).ok_or(RecordError::Backend)?;
-        let meter = match &self.meter {
-            Some(meter) => meter.clone(),
-            None => own_meter(&device)?,
+        let meter: Arc<dyn Meter> = if let Some(meter) = self.meter {
+            meter
+        } else if let Some(meter) = PoolMeter::of(&device) {
+            Arc::new(meter)
+        } else {
+            Arc::new(HostMeter::new()?)
         };
         let allowed = self.options.updates.each();
-        let measure = self.optimizer;
-        let either = [Update::After, Update::InBackward].map(|update| match &measure {
+        let either = [Update::After, Update::InBackward].map(|update| match &self.optimizer {
             Some(measure) if allowed.contains(&update) => measure(self.model, update, &*meter),
             _ => UpdateCosts::default(),
         });
@@ -416,18 +420,18 @@ where
             free,
             wanted: Planner::None.into(),
             options: self.options,
-            expected: None,
-            shards: reducer.map(|reducer| divided.unwrap_or_else(|| Shards::of(model, reducer))),
+            shards: self
+                .reducer
+                .map(|reducer| divided.unwrap_or_else(|| Shards::of(model, reducer))),
             until_now: Bytes::ZERO,
             beyond: None,
-            updated: false,
-            without_batch: false,
             chosen: Chosen {
                 way: Way { update, state },
                 ..Chosen::default()
             },
             either,
             on_host,
+            room: Arc::new(Room::new(meter.clone(), Bytes::MAX)),
             meter,
             autodiff_time: match on_host {
                 true => autodiff_time::per_operation(&device),
@@ -435,7 +439,6 @@ where
             },
             comparison_time,
             device,
-            room: None,
         };
         // A smaller budget is refused. To find the leanest program would take long, and its list alone may take more.
         let open = budget.filter(|budget| *budget >= planning.peak_until_now());
@@ -445,15 +448,7 @@ where
         let shapes = given::shapes(self.batch);
         let measured = MeasuredRecording::new(self.recorded, shapes, comparison_bytes, &measuring);
         let measured = measured.measured(&measuring, given, &Known::default(), progress)?;
-        let first = planned(&planning, Rc::new(measured))?;
+        let first = planned(&planning, Now::default(), Rc::new(measured))?;
         Ok(Step::new(self.step, planning, first))
-    }
-}
-
-/// The default meter of a device.
-fn own_meter(device: &burn::tensor::Device) -> Result<Arc<dyn Meter>, RecordError> {
-    match PoolMeter::of(device) {
-        Some(meter) => Ok(Arc::new(meter)),
-        None => Ok(Arc::new(HostMeter::new()?)),
     }
 }

@@ -5,13 +5,14 @@
 //! on them.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
 };
 
 use burn::{module::ParamId, tensor::TensorData};
 use burn_ir::{OperationIr, TensorId};
 use rekindle_plan::Bytes;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     RecordError,
@@ -47,8 +48,6 @@ pub(crate) struct Recording {
     pub(crate) statistics: Vec<(usize, usize)>,
     /// When parameters are updated.
     pub(crate) update: Update,
-    /// Equal for equal steps: a hash of all that is computed, without the values of the module and the batch.
-    pub(crate) fingerprint: u64,
 }
 
 /// A tensor of the module.
@@ -151,23 +150,33 @@ impl Recording {
                 .collect(),
             tensors: numbering.finish(),
             update,
-            fingerprint: 0,
         };
-        recording.fingerprint = recording.hashed();
         recording.place_gradients();
         (recording, taken.auxiliary)
     }
 
-    fn hashed(&self) -> u64 {
+    /// All that is computed, without the values of the module and the batch.
+    fn computed(&self) -> impl Hash + PartialEq + '_ {
+        let constants = self.constants.iter();
+        let constants = constants.map(|(tensor, data)| (*tensor, data.as_bytes()));
+        let gradients = self.parameters.iter().map(|one| (one.place, one.gradient));
+        (
+            &self.operations,
+            constants.collect::<Vec<_>>(),
+            gradients.collect::<Vec<_>>(),
+            (self.loss, &self.auxiliary, &self.statistics),
+        )
+    }
+
+    /// Whether both compute the same, from values of the module and the batch that may differ.
+    pub(super) fn same_as(&self, other: &Self) -> bool {
+        self.computed() == other.computed()
+    }
+
+    /// Equal for equal steps, of other processes too.
+    pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.operations.hash_into(&mut hasher);
-        for (tensor, data) in &self.constants {
-            (tensor, data.as_bytes()).hash(&mut hasher);
-        }
-        for one in &self.parameters {
-            (one.place, one.gradient).hash(&mut hasher);
-        }
-        (self.loss, &self.auxiliary, &self.statistics).hash(&mut hasher);
+        self.computed().hash(&mut hasher);
         hasher.finish()
     }
 
@@ -175,7 +184,7 @@ impl Recording {
     fn place_gradients(&mut self) {
         let mut read_in: Vec<Option<u32>> = vec![None; self.parameters.len()];
         let places = self.parameters.iter().zip(0..);
-        let places: HashMap<usize, usize> =
+        let places: FxHashMap<usize, usize> =
             places.map(|(one, place)| (one.tensor, place)).collect();
         for operation in self.operations.iter().filter(|one| !one.backward) {
             let parameters = operation.inputs().filter_map(|input| places.get(&input));
@@ -185,7 +194,7 @@ impl Recording {
             }
         }
         let gradients = self.parameters.iter().zip(read_in);
-        let gradients: HashMap<usize, u32> = gradients
+        let gradients: FxHashMap<usize, u32> = gradients
             .filter_map(|(one, stage)| Some((one.gradient?, stage?)))
             .collect();
         for number in 0..self.operations.len() {
@@ -204,7 +213,7 @@ impl Recording {
         if self.parameters.iter().any(|one| one.gradient.is_some()) {
             return Ok(());
         }
-        let mut read = HashSet::from([self.loss]);
+        let mut read = FxHashSet::from_iter([self.loss]);
         for number in (0..self.operations.len()).rev() {
             let operation = self.operations.get(number);
             if operation.outputs().any(|output| read.contains(&output)) {
@@ -242,7 +251,7 @@ impl Recording {
 
     /// The numbers of the tensors that the step itself updates, by place.
     pub(super) fn updated_places(&self) -> HashMap<usize, usize> {
-        let updated: HashSet<usize> = self.updated().map(|(_, one)| one.tensor).collect();
+        let updated: FxHashSet<usize> = self.updated().map(|(_, one)| one.tensor).collect();
         let places = self.places.iter().enumerate();
         let tensors = places.map(|(place, &of)| (place, self.parameters[of as usize].tensor));
         tensors
@@ -272,7 +281,7 @@ impl Recording {
         };
         let own: (Vec<_>, Vec<_>, Vec<_>, _) = ends(self);
         self.tensors.len() == other.tensors.len()
-            && self.operations.same_as(&other.operations)
+            && self.operations.alike(&other.operations)
             && own == ends(other)
     }
 
@@ -298,7 +307,7 @@ impl Recording {
     }
 
     /// The parameters whose gradient is made by exchanging dimensions.
-    pub(crate) fn turned(&self) -> HashSet<usize> {
+    pub(crate) fn turned(&self) -> FxHashSet<usize> {
         let parameters = self.parameters.iter();
         let gradients: HashMap<usize, usize> = parameters
             .filter_map(|one| Some((one.gradient?, one.tensor)))
@@ -389,13 +398,13 @@ impl Recording {
 /// The operations and tensors that the outputs need.
 struct Needed {
     operations: Vec<bool>,
-    tensors: HashSet<TensorId>,
+    tensors: FxHashSet<TensorId>,
 }
 
 fn needed(
     operations: &[OperationIr],
-    outputs: HashSet<TensorId>,
-    given: &HashSet<TensorId>,
+    outputs: FxHashSet<TensorId>,
+    given: &FxHashSet<TensorId>,
     start: usize,
 ) -> Needed {
     let mut tensors = outputs;
@@ -423,7 +432,7 @@ fn needed(
 /// Finds, operation by operation, the stage and the part of the step to which each belongs.
 struct Parts {
     /// The indices of the marks, in the order in which they were made.
-    marks: HashMap<TensorId, usize>,
+    marks: FxHashMap<TensorId, usize>,
     backward_mark: TensorId,
     stage: Option<u32>,
     backward: bool,

@@ -22,7 +22,8 @@ use crate::meter::Meter;
 /// Keeps a device's memory within a budget.
 pub(super) struct Room {
     meter: Arc<dyn Meter>,
-    budget: u64,
+    /// [`Bytes::MAX`] if nothing bounds the pools.
+    budget: Bytes,
     /// Upper bound on the bytes held so far.
     bound: Mutex<u64>,
     trims: AtomicU64,
@@ -33,7 +34,7 @@ impl Room {
     pub(super) fn new(meter: Arc<dyn Meter>, budget: Bytes) -> Self {
         Self {
             meter,
-            budget: budget.0,
+            budget,
             bound: Mutex::new(u64::MAX),
             trims: AtomicU64::new(0),
         }
@@ -46,13 +47,16 @@ impl Room {
 
     /// Makes room for buffers of `need` bytes. Call this immediately before they are allocated.
     pub(super) fn make(&self, need: Bytes) {
+        if self.budget == Bytes::MAX {
+            return;
+        }
         // What an operation takes is one buffer more often than not, and a temporary one.
         let unit = self.meter.allocation_unit();
         let need = need + Bytes(unit.0 * u64::from(need >= unit));
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        if bound.saturating_add(need.0) > self.budget {
+        if bound.saturating_add(need.0) > self.budget.0 {
             *bound = self.meter.held().0;
-            if bound.saturating_add(need.0) > self.budget {
+            if bound.saturating_add(need.0) > self.budget.0 {
                 *bound = self.meter.trim().0;
                 self.trims.fetch_add(1, Relaxed);
             }

@@ -13,13 +13,12 @@ use rekindle_plan::{
 
 use super::{
     Comparison, RecordError,
-    changes::SpanChange,
     options::Planning,
     plan_summary::PlanSummary,
     planned::PlannedRecording,
     profile::StepProfile,
     ranks::{StepRanks, failures},
-    staged::StagedPlan,
+    staged::{SpanChange, StagedPlan},
     update::Update,
 };
 use crate::{
@@ -86,18 +85,16 @@ where
         step: Result<Self, RecordError>,
         reducer: Arc<dyn Reducer>,
     ) -> Result<Self, RecordError> {
-        let ranks = match &step {
-            Ok(step) => {
-                let (state, planning) = (step.state.borrow(), &step.planning);
-                let ranks = StepRanks::agreed(reducer, Ok((&*state.plans[0], &planning.device)));
-                planning.meter.trim();
-                ranks
-            }
-            Err(error) => StepRanks::agreed::<R::Auxiliary>(reducer, Err(error)),
-        }?;
+        if let (_, Some(error)) = failures(&*reducer, 0, step.as_ref().err().cloned()) {
+            return Err(error);
+        }
+        let step = step?;
+        let device = &step.planning.device;
+        let ranks = StepRanks::agreed(reducer, &step.state.borrow().plans[0], device);
+        step.planning.meter.trim();
         Ok(Self {
-            ranks: Some(ranks),
-            ..step?
+            ranks: Some(ranks?),
+            ..step
         })
     }
 
@@ -189,15 +186,13 @@ where
     /// pools that might exceed the budget are trimmed. No effect without a budget or without pools.
     #[doc(hidden)]
     pub fn make_room(&self, bytes: Bytes) {
-        if let Some(room) = &self.planning.room {
-            room.make(bytes);
-        }
+        self.planning.room.make(bytes);
     }
 
     /// Number of times the pools were trimmed to stay within the budget.
     #[doc(hidden)]
     pub fn trims(&self) -> u64 {
-        self.planning.room.as_ref().map_or(0, |room| room.trims())
+        self.planning.room.trims()
     }
 
     /// The measured graph and the program of the last step, for inspection and for planning again.

@@ -1,9 +1,8 @@
 //! The tensors of a recording, by number: 4 bytes per tensor, and each distinct shape and type once.
 
-use std::collections::HashMap;
-
 use burn::tensor::{DType, Shape};
 use burn_ir::{TensorId, TensorIr, TensorStatus};
+use rustc_hash::FxHashMap;
 
 /// All tensors of a recording.
 #[derive(Debug, Clone, Default)]
@@ -55,8 +54,8 @@ impl Tensors {
 /// Numbers tensors in order of appearance.
 #[derive(Default)]
 pub(super) struct Numbering {
-    known: HashMap<TensorId, u32>,
-    formats: HashMap<(Shape, DType), u32>,
+    known: FxHashMap<TensorId, u32>,
+    formats: FxHashMap<(Shape, DType), u32>,
     tensors: Tensors,
 }
 

@@ -13,7 +13,7 @@ use super::{
     agreement::first_short,
     measured::MeasuredRecording,
     optimizer_state::{OptimizerState, ShardedBecause, StateChoice},
-    options::Planning,
+    options::{Now, Planning},
     planned::{PlannedRecording, planned},
     ranks::StepRanks,
     update::{InBackwardBecause, Update, Updates},
@@ -189,6 +189,7 @@ impl Planning {
 pub(super) fn planned_in<A>(
     ways: &Ways,
     planning: &Planning,
+    now: Now,
     measured: &mut Rc<MeasuredRecording<A>>,
     ranks: Option<&StepRanks>,
 ) -> Result<(Planning, PlannedRecording<A>), RecordError> {
@@ -204,7 +205,7 @@ pub(super) fn planned_in<A>(
             ..planning.clone()
         };
         measured.update_as(&planning);
-        planned(&planning, measured.clone()).map(|plan| (planning, plan))
+        planned(&planning, now, measured.clone()).map(|plan| (planning, plan))
     };
     let (mut last, mut least, mut at) = (None, Bytes::MAX, None);
     let plan = |way| {

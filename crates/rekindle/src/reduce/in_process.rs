@@ -1,19 +1,15 @@
 //! Ranks that are threads of one process, for tests: sums are taken in order of rank, so they are reproducible.
 //!
-//! One thread, the *hub*, acts as the network: it receives the next operation of every rank, and sends the results when
-//! it has all of them. Operations run one after another.
+//! The last rank that begins an operation computes it for all, so operations run one after another.
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        mpsc::{Receiver, Sender, channel},
-    },
-    thread,
+    mem::take,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use super::{Answer, Collective, ReduceError, Reducer, TIME_LIMIT};
+use super::{Collective, ReduceError, Reducer, TIME_LIMIT};
 
 /// One of several ranks in a process; created by [`in_process`].
 #[derive(Debug, Clone)]
@@ -26,25 +22,34 @@ pub struct InProcess {
 struct Own {
     rank: usize,
     ranks: usize,
-    /// Operations of ranks; `None` from a rank that has ended.
-    hub: Sender<(usize, Option<Collective>)>,
+    world: Arc<Mutex<World>>,
+}
+
+/// What all ranks share.
+#[derive(Debug)]
+struct World {
+    /// The unanswered operations of each rank.
+    waiting: Vec<VecDeque<Collective>>,
+    /// The ranks that have ended, in that order.
+    gone: Vec<usize>,
 }
 
 /// Creates `ranks` ranks; move each to its own thread.
 #[must_use]
 pub fn in_process(ranks: usize) -> Vec<InProcess> {
-    let (hub, asked) = channel();
+    let world = Arc::new(Mutex::new(World {
+        waiting: (0..ranks).map(|_| VecDeque::new()).collect(),
+        gone: Vec::new(),
+    }));
     let all = (0..ranks).map(|rank| InProcess {
         own: Arc::new(Own {
             rank,
             ranks,
-            hub: hub.clone(),
+            world: world.clone(),
         }),
         limit: TIME_LIMIT,
     });
-    let all = all.collect();
-    thread::spawn(move || Hub::new(ranks).serve(&asked));
-    all
+    all.collect()
 }
 
 impl InProcess {
@@ -70,14 +75,41 @@ impl Reducer for InProcess {
     }
 
     fn begin(&self, operation: Collective) {
-        // If the hub has ended, the answer's sender is dropped, which `wait` reports.
-        let _ = self.own.hub.send((self.own.rank, Some(operation)));
+        let mut world = self.own.world();
+        world.waiting[self.own.rank].push_back(operation);
+        world.serve();
+    }
+}
+
+impl Own {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        let _ = self.hub.send((self.rank, None));
+        let mut world = self.world();
+        world.gone.push(self.rank);
+        world.serve();
+    }
+}
+
+impl World {
+    /// Answers the operations that all ranks have begun, and refuses those that wait for a rank that has ended.
+    fn serve(&mut self) {
+        while self.waiting.iter().all(|queue| !queue.is_empty()) {
+            let round = self.waiting.iter_mut().filter_map(VecDeque::pop_front);
+            answer(round.collect());
+        }
+        // A rank that has ended with no operation waiting will never complete one. The first such rank is the cause:
+        // others may have ended because of its error.
+        let ended = self.gone.iter().find(|&&one| self.waiting[one].is_empty());
+        if let Some(&rank) = ended {
+            for ask in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
+                ask.refuse(ReduceError::Gone { rank });
+            }
+        }
     }
 }
 
@@ -100,48 +132,8 @@ impl Collective {
     }
 }
 
-struct Hub {
-    /// The unanswered operations of each rank.
-    waiting: Vec<VecDeque<Collective>>,
-    /// The ranks that have ended, in that order.
-    gone: Vec<usize>,
-}
-
-impl Hub {
-    fn new(ranks: usize) -> Self {
-        Self {
-            waiting: (0..ranks).map(|_| VecDeque::new()).collect(),
-            gone: Vec::new(),
-        }
-    }
-
-    fn serve(mut self, asked: &Receiver<(usize, Option<Collective>)>) {
-        while self.gone.len() < self.waiting.len() {
-            let Ok((rank, ask)) = asked.recv() else {
-                return;
-            };
-            match ask {
-                None => self.gone.push(rank),
-                Some(operation) => self.waiting[rank].push_back(operation),
-            }
-            while self.waiting.iter().all(|queue| !queue.is_empty()) {
-                let round = self.waiting.iter_mut().filter_map(VecDeque::pop_front);
-                answer(round.collect());
-            }
-            // A rank that has ended with no operation waiting will never complete one. The first such rank is the
-            // cause: others may have ended because of its error.
-            let ended = self.gone.iter().find(|&&one| self.waiting[one].is_empty());
-            if let Some(&rank) = ended {
-                for ask in self.waiting.iter_mut().flat_map(|queue| queue.drain(..)) {
-                    ask.refuse(ReduceError::Gone { rank });
-                }
-            }
-        }
-    }
-}
-
 /// Answers an operation of all ranks.
-fn answer(round: Vec<Collective>) {
+fn answer(mut round: Vec<Collective>) {
     let kinds: Vec<_> = round.iter().map(Collective::kind).collect();
     let ranks: Vec<usize> = (0..kinds.len())
         .filter(|&rank| kinds[rank] != kinds[0])
@@ -153,45 +145,36 @@ fn answer(round: Vec<Collective>) {
         }
         return;
     }
-    let (mut reduces, mut gathers, mut broadcasts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut sum, mut gathered, mut sent) = (Vec::new(), Vec::new(), None);
+    for (rank, ask) in round.iter_mut().enumerate() {
+        match ask {
+            Collective::AllReduce(values, _) if rank == 0 => sum = take(values),
+            Collective::AllReduce(values, _) => {
+                for (sum, more) in sum.iter_mut().zip(take(values)) {
+                    *sum += more;
+                }
+            }
+            Collective::AllGather(bytes, _) => gathered.push(take(bytes)),
+            Collective::Broadcast(root, bytes, _) if *root == rank => sent = Some(take(bytes)),
+            Collective::Broadcast(..) => {}
+        }
+    }
     for ask in round {
         match ask {
-            Collective::AllReduce(values, answer) => reduces.push((values, answer)),
-            Collective::AllGather(bytes, answer) => gathers.push((bytes, answer)),
-            Collective::Broadcast(root, bytes, answer) => broadcasts.push((root, bytes, answer)),
+            Collective::AllReduce(_, answer) => answer.send(Ok(sum.clone())),
+            Collective::AllGather(_, answer) => answer.send(Ok(gathered.clone())),
+            Collective::Broadcast(_, _, answer) => {
+                let root = || ReduceError::Failed("the broadcast's root is no rank".into());
+                answer.send(sent.clone().ok_or_else(root));
+            }
         }
-    }
-    reduce(reduces);
-    let all: Vec<Vec<u8>> = gathers.iter().map(|(bytes, _)| bytes.clone()).collect();
-    for (_, answer) in gathers {
-        answer.send(Ok(all.clone()));
-    }
-    let sent = broadcasts.first().map_or(0, |(root, ..)| *root);
-    let sent = broadcasts.get(sent).map(|(_, bytes, _)| bytes.clone());
-    for (_, _, answer) in broadcasts {
-        let root = || ReduceError::Failed("the broadcast's root is no rank".into());
-        answer.send(sent.clone().ok_or_else(root));
-    }
-}
-
-fn reduce(reduces: Vec<(Vec<f32>, Answer<Vec<f32>>)>) {
-    let (values, answers): (Vec<_>, Vec<_>) = reduces.into_iter().unzip();
-    let mut values = values.into_iter();
-    let Some(mut sum) = values.next() else {
-        return;
-    };
-    for more in values {
-        for (sum, more) in sum.iter_mut().zip(more) {
-            *sum += more;
-        }
-    }
-    for answer in answers {
-        answer.send(Ok(sum.clone()));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     /// Runs each rank on a thread; results by rank.

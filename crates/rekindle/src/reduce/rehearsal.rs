@@ -10,25 +10,14 @@ use super::{Collective, Reducer, TIME_LIMIT};
 #[derive(Debug, Clone)]
 pub struct Rehearsal {
     ranks: usize,
-    link: Option<Rate>,
+    link: Rate,
 }
 
 impl Rehearsal {
     /// Simulates `ranks` ranks in a ring of such links.
     #[must_use]
     pub fn new(ranks: usize, link: Rate) -> Self {
-        Self {
-            ranks,
-            link: Some(link),
-        }
-    }
-
-    /// A single rank.
-    pub(crate) fn alone() -> Self {
-        Self {
-            ranks: 1,
-            link: None,
-        }
+        Self { ranks, link }
     }
 }
 
@@ -46,16 +35,14 @@ impl Reducer for Rehearsal {
     }
 
     fn link(&self) -> Option<Rate> {
-        self.link
+        Some(self.link)
     }
 
     fn begin(&self, operation: Collective) {
         match operation {
             Collective::AllReduce(mut values, answer) => {
-                if self.ranks > 1 {
-                    let ranks = self.ranks as f32;
-                    values.iter_mut().for_each(|value| *value *= ranks);
-                }
+                let ranks = self.ranks as f32;
+                values.iter_mut().for_each(|value| *value *= ranks);
                 answer.send(Ok(values));
             }
             Collective::AllGather(bytes, answer) => answer.send(Ok(vec![bytes; self.ranks])),

@@ -26,8 +26,7 @@ use super::{ReduceError, Reducer};
 use crate::record::{Leaf, Place};
 
 /// Which rank keeps the optimizer's state of which parameter. The assignment is the same on all ranks if their models
-/// have the same structure. Parameters are assigned in order of size, largest first, each to the rank that has the
-/// fewest numbers so far.
+/// have the same structure.
 #[derive(Clone)]
 pub struct Shards {
     reducer: Arc<dyn Reducer>,

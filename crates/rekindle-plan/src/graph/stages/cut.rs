@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::super::borders::{Border, forward_operations};
 use super::super::index::Index;
 use super::super::{Graph, OperationId, TensorId};
-use super::{Crossing, Stages};
+use super::{Crossing, Stages, stage_of};
 use crate::bytes::Bytes;
 use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
 use crate::seconds::Seconds;
@@ -17,17 +17,7 @@ use crate::seconds::Seconds;
 impl Stages {
     /// Cuts a valid graph at borders; without borders, the whole forward pass is one stage.
     pub fn new(graph: &Graph, borders: &[Border], crossing: Crossing) -> Stages {
-        Stages::of(graph, &Index::new(graph), borders, crossing)
-    }
-
-    pub(crate) fn of(
-        graph: &Graph,
-        index: &Index,
-        borders: &[Border],
-        crossing: Crossing,
-    ) -> Stages {
-        let cut = Cut::new(graph, index, borders, crossing);
-        cut.stages()
+        Cut::new(graph, &Index::new(graph), borders, crossing).stages()
     }
 }
 
@@ -47,7 +37,7 @@ struct Span {
 }
 
 /// A forward pass cut at borders.
-pub(super) struct Cut<'a> {
+struct Cut<'a> {
     graph: &'a Graph,
     index: &'a Index,
     /// By base tensor.
@@ -60,12 +50,7 @@ pub(super) struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    pub(super) fn new(
-        graph: &'a Graph,
-        index: &'a Index,
-        borders: &[Border],
-        crossing: Crossing,
-    ) -> Cut<'a> {
+    fn new(graph: &'a Graph, index: &'a Index, borders: &[Border], crossing: Crossing) -> Cut<'a> {
         let operations = forward_operations(graph);
         let mut edges = vec![0];
         edges.extend(borders.iter().map(|border| border.operations));
@@ -96,7 +81,8 @@ impl<'a> Cut<'a> {
         for (place, operation) in operations.enumerate() {
             self.once[place] = !operation.repeatable || self.shrinks_draws(place);
         }
-        let stage_of = stage_of(&self.forward, &self.backward, self.graph.operations.len());
+        let operations = self.graph.operations.len();
+        let stage_of = stage_of(&self.forward, &self.backward, operations);
         let loss = self.forward.len() - 1;
         let mut crossed = vec![0; self.spans.len()];
         for base in self.live.iter().flatten() {
@@ -185,7 +171,7 @@ impl<'a> Cut<'a> {
     }
 
     /// The costs of each stage.
-    pub(super) fn stages(self) -> Stages {
+    fn stages(self) -> Stages {
         let loss = self.forward.len() - 1;
         let x: Vec<u64> = self.live.iter().map(|live| self.bytes(live)).collect();
         let mut fixed = self.graph.fixed_bytes;
@@ -432,14 +418,4 @@ fn backward(
     }
     ranges.reverse();
     ranges
-}
-
-fn stage_of(forward: &[Range<usize>], backward: &[Range<usize>], operations: usize) -> Vec<usize> {
-    let mut stage_of = vec![0; operations];
-    for ranges in [forward, backward] {
-        for (stage, range) in ranges.iter().enumerate() {
-            stage_of[range.clone()].fill(stage);
-        }
-    }
-    stage_of
 }

@@ -45,11 +45,11 @@ fn common_divisor(terms: &Terms) -> u64 {
     };
     terms.x.iter().chain(&terms.y).copied().for_each(&mut take);
     for node in &terms.nodes {
-        take(node.forward_temp);
-        take(node.grad);
-        take(node.saved);
-        take(node.tracked_temp);
-        take(node.backward_temp);
+        take(node.forward_temp_bytes.0);
+        take(node.grad_bytes.0);
+        take(node.saved_bytes.0);
+        take(node.tracked_temp_bytes.0);
+        take(node.backward_temp_bytes.0);
     }
     divisor.max(1)
 }

@@ -30,7 +30,7 @@ use rayon::prelude::*;
 use super::super::persistent::{Choice, emit};
 use super::super::terms::Terms;
 use super::super::windows::Windows;
-use crate::schedule::Schedule;
+use crate::schedule::Action;
 
 /// A step of C(s,t,.): a schedule of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,7 +133,7 @@ fn within(row: &[Stair], most: u64) -> Option<Stair> {
 
 /// The unit of which all times are multiples.
 fn unit(terms: &Terms) -> f64 {
-    let all: f64 = terms.nodes.iter().map(|node| node.seconds).sum();
+    let all: f64 = (0..terms.nodes.len()).map(|s| terms.seconds(s)).sum();
     // A schedule runs each stage at most as often as there are stages, at most 2^11 times: sums stay below 2^53 units.
     2_f64.powf(all.log2().ceil() - 40.0).max(f64::MIN_POSITIVE)
 }
@@ -157,12 +157,10 @@ impl<'a> Table<'a> {
             rows: Vec::new(),
         };
         for (i, node) in terms.nodes.iter().enumerate() {
-            table
-                .forwards
-                .push(table.forwards[i] + table.rounded(node.forward));
-            table
-                .plain
-                .push(table.plain[i] + table.rounded(node.seconds));
+            let forward = table.rounded(node.forward_s.0);
+            let seconds = table.rounded(terms.seconds(i));
+            table.forwards.push(table.forwards[i] + forward);
+            table.plain.push(table.plain[i] + seconds);
         }
         for length in 0..windows.len() {
             let starts = windows.representatives(length).par_iter();
@@ -178,7 +176,7 @@ impl<'a> Table<'a> {
     }
 
     /// The schedule of a step.
-    pub(super) fn schedule(&self, step: Stair) -> Schedule {
+    pub(super) fn schedule(&self, step: Stair) -> Vec<Action> {
         emit(self.terms.loss(), step.need, |s, t, &need| {
             self.choice(s, t, need)
         })
@@ -194,13 +192,12 @@ impl<'a> Table<'a> {
 
     /// s recorded before the rest of s..t.
     fn recorded(&self, s: usize, t: usize) -> Parts<'_> {
-        let node = &self.terms.nodes[s];
         Parts {
-            time: self.rounded(node.seconds),
+            time: self.rounded(self.terms.seconds(s)),
             least: self.terms.all(s, t),
             // If nothing is inside, all(s,s) counts X.
             right: if s < t {
-                (node.saved, self.row(s + 1, t))
+                (self.terms.nodes[s].saved_bytes.0, self.row(s + 1, t))
             } else {
                 (0, NOTHING)
             },
@@ -283,8 +280,46 @@ impl<'a> Table<'a> {
 mod tests {
     use super::*;
     use crate::bytes::Bytes;
-    use crate::chain::Chain;
-    use crate::planner::test_chain::{chain, simulated};
+    use crate::chain::{Chain, Stage};
+    use crate::graph::{Simulated, Stages, simulate};
+    use crate::seconds::Seconds;
+
+    /// What a schedule takes on the graph of its chain.
+    fn simulated(chain: &Chain, schedule: &[Action]) -> Simulated {
+        let (graph, stages) = Stages::of_chain(chain);
+        let program = stages.program(&graph, schedule).expect("a program");
+        simulate(&graph, &program)
+    }
+
+    /// `stages` stages of `kinds` kinds that repeat, with times of whole seconds and sizes of up to about 20 units.
+    fn chain(stages: usize, kinds: usize, unit: u64) -> Chain {
+        let mut state = 3_u64;
+        let mut below = |bound: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) % bound
+        };
+        let kinds: Vec<Stage> = (0..kinds)
+            .map(|_| Stage {
+                forward_s: Seconds(below(9) as f64),
+                backward_s: Seconds(below(9) as f64),
+                output_bytes: Bytes(1 + below(9 * unit)),
+                saved_bytes: Bytes(10 * unit + below(9 * unit)),
+                forward_temp_bytes: Bytes(below(5 * unit)),
+                tracked_temp_bytes: Bytes(below(9 * unit)),
+                backward_temp_bytes: Bytes(below(9 * unit)),
+                grad_bytes: Bytes(below(3 * unit)),
+                ..Stage::default()
+            })
+            .collect();
+        Chain {
+            input_bytes: Bytes(4),
+            input_grad: true,
+            stages: kinds.into_iter().cycle().take(stages).collect(),
+            ..Chain::default()
+        }
+    }
 
     /// C(s,t,m) directly by the recurrence in the module's header, for every number of bytes.
     fn plain(terms: &Terms, most: usize) -> Vec<Vec<Vec<Option<f64>>>> {
@@ -298,13 +333,13 @@ mod tests {
                     let mut best: Option<f64> = None;
                     let mut take =
                         |time: Option<f64>| best = best.into_iter().chain(time).reduce(f64::min);
-                    let node = &terms.nodes[s];
+                    let seconds = terms.seconds(s);
                     if m >= bytes(terms.all(s, t)) {
                         take(if s == t {
-                            Some(node.seconds)
+                            Some(seconds)
                         } else {
-                            let rest = m.checked_sub(bytes(node.saved));
-                            rest.and_then(|rest| Some(node.seconds + table[s + 1][t][rest]?))
+                            let rest = m.checked_sub(bytes(terms.nodes[s].saved_bytes.0));
+                            rest.and_then(|rest| Some(seconds + table[s + 1][t][rest]?))
                         });
                     }
                     for j in s + 1..=t {
@@ -315,7 +350,7 @@ mod tests {
                         let left = m.checked_sub(bytes(grads));
                         if let (true, Some(right), Some(left)) = (m >= null, right, left) {
                             let parts = table[j][t][right].zip(table[s][j - 1][left]);
-                            let forwards: f64 = (s..j).map(|k| terms.nodes[k].forward).sum();
+                            let forwards: f64 = (s..j).map(|k| terms.nodes[k].forward_s.0).sum();
                             take(parts.map(|(right, left)| forwards + right + left));
                         }
                     }

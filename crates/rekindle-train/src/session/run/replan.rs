@@ -1,18 +1,78 @@
-//! Replaces the plan during a run when memory is short.
+//! Runs a step, and the same batch again by another plan where memory is short.
 
-use rekindle_plan::{Bytes, PlanError};
+use std::time::Instant;
+
+use burn::module::Module;
+use rekindle_plan::{Bytes, PlanError, Seconds};
 
 use super::{
-    super::{Event, Notice, OutOfMemory, Planned, RunError},
+    super::{Event, Notice, OutOfMemory, Planned, RunError, holders},
     Session, reserve,
+    step::StepReport,
 };
-use crate::{device::probe, shortage::Shortage, train_error::TrainError};
-use rekindle::{meter::Count, record::RecordError};
+use crate::{
+    data::ahead::Ahead, device::probe, finite, model::tie::tie, optimizer::AnyOptimizer,
+    shortage::Shortage, tracker::TrackedPass, train_error::TrainError,
+};
+use rekindle::{
+    meter::Count,
+    record::{PlanSummary, RecordError},
+};
+
+/// Number of tracked steps, if requested: the optimizer's state is allocated in the first.
+const TRACKED_STEPS: usize = 3;
 
 impl Session<'_> {
+    /// Runs the next step, with smaller plans if there is too little memory.
+    pub(super) fn step(&mut self, ahead: &mut Ahead) -> Result<StepReport, RunError> {
+        loop {
+            let next = self.progress.steps + 1;
+            let parts = self.job.settings.accumulate;
+            let parts = (0..parts).map(|part| ahead.take((next - 1) * parts + part));
+            let tracked = self.job.track && self.steps_here() < TRACKED_STEPS;
+            if tracked || self.traced == Some(next) {
+                self.engine.step.set_watched(true);
+            }
+            match self.attempt(parts) {
+                Ok(mut report) => {
+                    // What is held between steps is the same after each of them.
+                    let waits = Instant::now();
+                    ahead.wait();
+                    report.record.step_s += Seconds(waits.elapsed().as_secs_f64());
+                    if tracked {
+                        // Before another plan is made, for the steps to come.
+                        let changes = self.engine.step.changes();
+                        let chain = &self.planned.staged.chain;
+                        let passes = TrackedPass::all(next, changes, &report.parts.spans, chain);
+                        (self.tell)(Event::Tracked(&passes));
+                    }
+                    if let Some(shortage) = &report.short
+                        && let Err(error) = self.plan_smaller(shortage.clone())
+                    {
+                        if let Some(files) = &mut self.files {
+                            files.stepped(&report.record, self.tell);
+                        }
+                        return Err(self.ended(error, true));
+                    }
+                    if let Some(by) = self.engine.step.take_growth() {
+                        self.planned_by_step(by);
+                    }
+                    return Ok(report);
+                }
+                Err(error) => {
+                    let whole = !error.is_partly_updated();
+                    let again = self.again(error);
+                    if let Err(error) = self.job.ranks.settled(again) {
+                        return Err(self.ended(error, whole));
+                    }
+                }
+            }
+        }
+    }
+
     /// Prepares to run the same batch again, if possible; ranks that have not failed wait for those that plan again.
-    pub(super) fn again(&mut self, error: TrainError) -> Result<(), RunError> {
-        let step = self.trainer.steps_done() + 1;
+    fn again(&mut self, error: TrainError) -> Result<(), RunError> {
+        let step = self.progress.steps + 1;
         match error {
             TrainError::Short(shortage) => self.plan_smaller(shortage),
             TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
@@ -34,21 +94,26 @@ impl Session<'_> {
             TrainError::Recorded(RecordError::Choosing { budget, needed })
                 if self.planned.summary.moves().is_some() =>
             {
-                self.plan_without_offload(budget, needed)
+                // The next plan keeps all tensors on the device.
+                self.engine.step.forbid_offload();
+                self.plan_smaller(Shortage::Choosing { needed, budget })
             }
             error if error.is_of_another_rank() && !error.is_partly_updated() => Ok(()),
             error => Err(self.at_stage(error)),
         }
     }
 
-    /// Switches to a plan with less memory for the next step.
-    pub(super) fn plan_smaller(&mut self, shortage: Shortage) -> Result<(), RunError> {
+    /// Switches to a plan with less memory for the next step, or to one that keeps all tensors on the device where kernels for
+    /// those that come back from the host cannot be chosen within the budget. The error says so if there is none.
+    fn plan_smaller(&mut self, shortage: Shortage) -> Result<(), RunError> {
         // Reset the recorded failure; planning may also need a reserve.
-        self.meter.keep_reserve(reserve(self.trainer.engine()));
-        let (before, peak) = (self.within, self.planned_peak);
+        self.meter.keep_reserve(reserve(&self.planned));
+        let plan = &self.planned.summary;
+        let (before, peak) = (plan.budget, plan.predicted_peak);
         let left = match shortage {
             Shortage::Device { .. } => {
-                if !self.trainer.is_readable() {
+                // They cannot be read after a device ran out of memory in an update.
+                if finite::first(&self.model.valid(), None).is_err() {
                     return Err(self.out_of_memory(Shortage::InUpdate, None));
                 }
                 self.left()
@@ -59,130 +124,109 @@ impl Session<'_> {
             Count::Reserved => self.meter.context_bytes(),
             Count::InUse => Bytes::ZERO,
         };
-        let planned = match shortage.next_budget(before, peak, context, left) {
-            Some(budget) => {
-                let planned = self.trainer.engine_mut().plan_again(self.job, budget);
-                planned.map(|planned| (budget, planned)).map_err(Some)
-            }
-            None => Err(None),
+        let Some(budget) = shortage.next_budget(before, peak, context, left) else {
+            return Err(self.out_of_memory(shortage, None));
         };
-        let (budget, planned) = match planned {
+        let planned = match self.engine.plan_again(self.job, budget) {
             Ok(planned) => planned,
-            Err(Some(RunError::Plan(PlanError::Infeasible { smallest, .. }))) => {
-                return Err(self.out_of_memory(shortage, Some(smallest)));
+            Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => {
+                return Err(match shortage {
+                    Shortage::Choosing { needed, budget } => {
+                        RecordError::Choosing { budget, needed }.into()
+                    }
+                    shortage => self.out_of_memory(shortage, Some(smallest)),
+                });
             }
-            Err(None) => return Err(self.out_of_memory(shortage, None)),
-            Err(Some(error)) => return Err(error),
+            Err(error) => return Err(error),
         };
-        self.run_by(planned, (before.unwrap_or(peak), budget), &shortage);
+        self.run_by(planned, self.progress.steps + 1, &shortage);
         Ok(())
     }
 
-    /// Switches to a plan that keeps all tensors on the device, because kernels for those that come back from the host
-    /// cannot be chosen within the budget. The error says so if no such plan fits.
-    fn plan_without_offload(&mut self, budget: Bytes, needed: Bytes) -> Result<(), RunError> {
-        let engine = self.trainer.engine_mut();
-        engine.step.forbid_offload();
-        let planned = engine.plan_again(self.job, budget);
-        let planned = planned.map_err(|other| match other {
-            RunError::Plan(PlanError::Infeasible { .. }) => {
-                TrainError::from(RecordError::Choosing { budget, needed }).into()
-            }
-            other => other,
-        })?;
-        let shortage = Shortage::Choosing { needed, budget };
-        self.run_by(planned, (budget, budget), &shortage);
-        Ok(())
-    }
-
-    /// Runs the next step by a new plan.
-    fn run_by(&mut self, planned: Planned, (before, budget): (Bytes, Bytes), shortage: &Shortage) {
+    /// Runs by a new plan from this step on.
+    fn run_by(&mut self, planned: Planned, step: usize, shortage: &Shortage) {
+        let old = &self.planned.summary;
+        let before = old.budget.unwrap_or(old.predicted_peak);
         (self.tell)(Event::PlannedAgain {
-            step: self.trainer.steps_done() + 1,
+            step,
             shortage,
             before,
-            budget,
+            budget: planned.summary.budget.unwrap_or(before),
             planned: &planned,
         });
-        self.meter.keep_reserve(reserve(self.trainer.engine()));
-        self.within = Some(budget);
-        self.planned_peak = planned.summary.predicted_peak;
-        self.adopt(planned);
+        self.meter.keep_reserve(reserve(&planned));
+        let (plan, new) = (&self.plan, &planned.summary);
+        self.plan = PlanSummary {
+            budget: plan.budget,
+            predicted_peak: plan.predicted_peak.max(new.predicted_peak),
+            predicted_in_use: plan.predicted_in_use.max(new.predicted_in_use),
+            ..new.clone()
+        };
+        self.replans += 1;
+        let (replans, peak) = (self.replans, self.plan.predicted_peak);
+        self.job.ranks.note(|record| {
+            record.replans = replans;
+            record.predicted_peak_bytes = peak;
+        });
+        // A timeline belongs to one plan.
+        self.trace.clear();
+        self.exchanges.clear();
+        let next = self.progress.steps + 2;
+        self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
+        self.planned = planned;
     }
 
     /// Goes back to the last snapshot after a failed step that has updated some parameters, and continues with a plan
     /// with less memory. Without a snapshot the run ends.
-    pub(super) fn go_back(
-        &mut self,
-        shortage: Shortage,
-        error: RecordError,
-    ) -> Result<(), RunError> {
+    fn go_back(&mut self, shortage: Shortage, error: RecordError) -> Result<(), RunError> {
         let files = self.files.as_mut();
         let snapshot = files.map(|files| files.go_back(self.tell));
         let Some(mut snapshot) = snapshot.transpose()?.flatten() else {
             return Err(self.at_stage(error.into()));
         };
-        let failed = self.trainer.steps_done() + 1;
-        self.trainer.go_back(&mut snapshot)?;
-        let to = self.trainer.steps_done();
-        (self.tell)(Event::Noticed(&Notice::WentBack { failed, to }));
+        let failed = self.progress.steps + 1;
+        // Free the optimizer's state before the model's values and the earlier state are loaded.
+        self.optimizer = AnyOptimizer::new(self.job.settings);
+        self.model = snapshot.restore(self.take_model())?;
+        // Reading creates separate tensors for tied weights.
+        tie(&mut self.model);
+        self.optimizer =
+            AnyOptimizer::new(self.job.settings).restored(&mut snapshot, &self.device)?;
         self.progress = snapshot.progress().clone();
+        let to = self.progress.steps;
+        (self.tell)(Event::Noticed(&Notice::WentBack { failed, to }));
         self.resumed_at = self.resumed_at.map(|step| step.min(to));
         self.plan_smaller(shortage)
     }
 
     /// Device memory available to a plan: the memory that the run holds, and free memory.
     fn left(&self) -> Option<Bytes> {
-        let free = probe(self.device).ok()?.free_bytes?;
+        let free = probe(self.id).ok()?.free_bytes?;
         Some(self.memory_now().counted + free)
     }
 
     /// Reports that a step has planned itself again, within the same budget.
-    pub(super) fn planned_by_step(&mut self, by: Bytes) {
-        if let Some(budget) = self.within {
-            let planned = self.trainer.engine().current(self.job, None);
-            (self.tell)(Event::PlannedAgain {
-                step: self.trainer.steps_done(),
-                shortage: &Shortage::Grown { by, budget },
-                before: budget,
-                budget,
-                planned: &planned,
-            });
-            self.adopt(planned);
+    fn planned_by_step(&mut self, by: Bytes) {
+        if let Some(budget) = self.planned.summary.budget {
+            let planned = self.engine.current(self.job);
+            self.run_by(
+                planned,
+                self.progress.steps,
+                &Shortage::Grown { by, budget },
+            );
         }
     }
 
-    /// Adopts a new plan, and updates the record's data.
-    fn adopt(&mut self, mut planned: Planned) {
-        self.replans += 1;
-        let replans = self.replans;
-        let plan = &mut planned.summary;
-        self.job.ranks.note(|record| {
-            record.replans = replans;
-            record.predicted_peak_bytes = plan.predicted_peak.max(record.predicted_peak_bytes);
-        });
-        // A timeline belongs to one plan.
-        self.trace.clear();
-        self.exchanges.clear();
-        let next = self.trainer.steps_done() + 2;
-        self.traced = self.traced.map(|_| next.min(self.job.settings.steps));
-        // The record's peaks cover the whole run.
-        let before = &self.planned.summary;
-        plan.budget = before.budget;
-        plan.predicted_peak = plan.predicted_peak.max(before.predicted_peak);
-        plan.predicted_in_use = plan.predicted_in_use.max(before.predicted_in_use);
-        self.planned = planned;
-    }
-
     pub(super) fn out_of_memory(&self, shortage: Shortage, smallest: Option<Bytes>) -> RunError {
-        let error = OutOfMemory::new(
-            self.trainer.steps_done() + 1,
+        RunError::OutOfMemory(Box::new(OutOfMemory {
+            step: self.progress.steps + 1,
             shortage,
-            &*self.meter,
-            probe(self.device).ok(),
-            (&self.planned, self.job.count),
+            memory: self.meter.read(),
+            context: self.meter.context_bytes(),
+            device: probe(self.id).ok(),
+            holders: holders(&self.planned),
             smallest,
-        );
-        RunError::OutOfMemory(Box::new(error))
+            count: self.job.count,
+        }))
     }
 }

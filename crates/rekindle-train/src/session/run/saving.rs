@@ -1,22 +1,35 @@
 //! Writes snapshots and the record during a run.
 
-use std::time::Instant;
+use std::{
+    io::{self, Write},
+    time::Instant,
+};
+
+use burn::module::Module;
 
 use super::{
     super::{Event, RunError},
     Session,
 };
-use crate::run_dir::SnapshotEvery;
+use crate::{
+    finite, model::stage::Stage, optimizer::AnyOptimizer, progress::Progress,
+    run_dir::SnapshotEvery, snapshot, train_error::TrainError,
+};
+use rekindle::{
+    meter::Meter,
+    record::{Optimizer, RecordError},
+    sequential::Sequential,
+};
 
 impl Session<'_> {
     pub(super) fn snapshot_is_due(&self) -> Result<bool, RunError> {
         let due = match self.job.snapshot_every {
-            SnapshotEvery::Steps(every) => self.trainer.steps_done().is_multiple_of(every),
+            SnapshotEvery::Steps(every) => self.progress.steps.is_multiple_of(every),
             SnapshotEvery::Time(time) => self.tried.elapsed() >= time,
         };
-        match self.trainer.is_sharded() {
+        match self.is_sharded() {
             // Ranks have clocks of their own.
-            true => self.job.ranks.said_by_first(due),
+            true => Ok(self.job.ranks.gathered(due).map_err(RecordError::from)?[0]),
             false => Ok(due),
         }
     }
@@ -24,35 +37,54 @@ impl Session<'_> {
     /// Takes a snapshot, unless the state is not finite; then writes the record.
     pub(super) fn save(&mut self) -> Result<(), RunError> {
         self.tried = Instant::now();
-        let (trainer, sharded) = (&self.trainer, self.trainer.is_sharded());
+        let sharded = self.is_sharded();
         if self.files.is_none() && !sharded {
             return Ok(());
         }
-        let mut found = trainer.not_finite()?;
+        let mut found = self.not_finite()?;
         if sharded {
-            found = self.job.ranks.first(found)?;
+            let all = self.job.ranks.gathered(found);
+            found = all.map_err(RecordError::from)?.into_iter().flatten().next();
         }
         if let Some(what) = found {
             (self.tell)(Event::SnapshotWithheld {
-                step: trainer.steps_done(),
+                step: self.progress.steps,
                 what: &what,
             });
             self.write_record();
             return Ok(());
         }
         if let Some(files) = &mut self.files {
+            let (fingerprint, progress) = (&self.fingerprint, &self.progress);
+            let (model, optimizer, meter) = (&self.model, &self.optimizer, &*self.meter);
             files.take_snapshot(
-                &self.fingerprint,
-                &self.progress,
-                |to| trainer.save(to),
+                progress,
+                |out| put(out, fingerprint, progress, model, optimizer, meter),
                 self.tell,
             );
         }
         if sharded {
-            trainer.end_save().map_err(RunError::from)?;
+            // On rank 0 whether it failed or not; the others take part in it.
+            let ended = self.optimizer.end_save();
+            self.meter.trim();
+            ended.map_err(RecordError::from)?;
         }
         self.write_record();
         Ok(())
+    }
+
+    /// Whether all ranks must take part in a snapshot.
+    fn is_sharded(&self) -> bool {
+        self.optimizer.shards().is_some()
+    }
+
+    /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
+    fn not_finite(&self) -> Result<Option<String>, TrainError> {
+        if let Some(path) = finite::first(&self.model.valid(), None)? {
+            return Ok(Some(format!("`{path}`")));
+        }
+        let state = TrainError::caught(|| self.optimizer.not_finite())?;
+        Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
     }
 
     /// Writes the record of an unfinished run.
@@ -60,7 +92,7 @@ impl Session<'_> {
         if self.files.is_none() {
             return;
         }
-        let record = self.record(None, true);
+        let record = self.record(true);
         if let Some(files) = &mut self.files {
             files.write_record(&record, self.tell);
         }
@@ -70,9 +102,12 @@ impl Session<'_> {
     /// reported even if files cannot be written.
     pub(super) fn ended(&mut self, error: RunError, whole: bool) -> RunError {
         let ranks = &self.job.ranks;
-        let saves = match self.trainer.is_sharded() {
+        let saves = match self.is_sharded() {
             // That takes all ranks.
-            true => ranks.ends_with_others() && ranks.all(whole).unwrap_or(false),
+            true => {
+                ranks.ends_with_others()
+                    && ranks.gathered(whole).is_ok_and(|all| !all.contains(&false))
+            }
             false => whole,
         };
         match saves {
@@ -81,4 +116,22 @@ impl Session<'_> {
         }
         error
     }
+}
+
+/// Writes the model and the optimizer's state.
+///
+/// Pending updates of statistics are merged first, as the next forward pass would do: no result changes.
+fn put(
+    out: &mut dyn Write,
+    fingerprint: &str,
+    progress: &Progress,
+    model: &Sequential<Stage>,
+    optimizer: &AnyOptimizer,
+    meter: &dyn Meter,
+) -> io::Result<()> {
+    let saved =
+        TrainError::caught(|| snapshot::put(out, fingerprint, progress, &model.valid(), optimizer));
+    // The values were copied through pinned memory.
+    meter.trim();
+    saved.map_err(io::Error::other)?
 }

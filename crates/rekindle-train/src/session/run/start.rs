@@ -1,9 +1,9 @@
 //! Preparation before a run's first step.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use super::{
-    super::{Event, Job, Notice, RunError, Tell, prepare::Built},
+    super::{Event, Job, Notice, RunError, Tell, built::Built},
     PHASED_STEPS, Session,
     growth::GrowthWatch,
     reserve,
@@ -12,12 +12,14 @@ use crate::{
     device::{DeviceId, OpenDevice},
     fingerprint::fingerprint,
     model::tie::tie,
-    run_dir::{Locked, RunDir, RunFiles},
+    optimizer::AnyOptimizer,
+    record::StepRecord,
+    run_dir::{RunDir, RunFiles},
     snapshot::Snapshot,
     step_times::StepTimes,
     tensors::Tensors,
-    trainer::Trainer,
 };
+use rekindle::{record::RecordError, reduce::broadcast_parameters, statistics::Statistics};
 
 impl<'a> Session<'a> {
     /// Builds the model, measures it and makes the plan.
@@ -54,7 +56,10 @@ impl<'a> Session<'a> {
             Ok(built)
         });
         let mut built = ranks.settled(built)?;
-        built.model = ranks.parameters(built.model)?;
+        if let Some(reducer) = ranks.reducer() {
+            let model = broadcast_parameters(&*reducer, built.model);
+            built.model = model.map_err(RecordError::from)?;
+        }
         // Reading creates separate tensors for tied weights.
         tie(&mut built.model);
         let engine = built.record(job, &device, &meter, tell);
@@ -65,55 +70,52 @@ impl<'a> Session<'a> {
                 step: progress.steps + 1,
             });
             let peak = planned.summary.predicted_peak;
-            if let Some(free) = job.free.filter(|free| peak > *free) {
+            if let Some(free) = job.free().filter(|free| peak > *free) {
                 return Err(RunError::NotEnough {
                     peak,
                     free,
-                    total: job.total,
+                    total: job.device.and_then(|device| device.total_bytes),
                 });
             }
             Ok(planned)
         });
         let planned = ranks.settled(planned)?;
-        let (within, planned_peak) = (planned.summary.budget, planned.summary.predicted_peak);
+        let plan = planned.summary.clone();
         ranks.note(|record| {
             record.batch = job.part().len();
-            record.budget_bytes = within;
-            record.predicted_peak_bytes = planned_peak;
+            record.budget_bytes = plan.budget;
+            record.predicted_peak_bytes = plan.predicted_peak;
         });
-        meter.keep_reserve(reserve(&engine));
+        meter.keep_reserve(reserve(&planned));
         let Built {
             model,
             shape,
             batches,
         } = built;
-        let trainer = Trainer::new(
-            job,
-            model,
-            shape.output(),
-            engine,
-            Arc::clone(&meter),
-            device,
-        );
         // Only now, because the plan counts the optimizer's state separately from the bytes in use during measuring.
         let resumed_at = snapshot.is_some().then_some(progress.steps);
-        let trainer = trainer.map_err(RunError::from).and_then(|trainer| {
-            Ok(match &mut snapshot {
-                Some(snapshot) => trainer.resumed(progress.steps, snapshot)?,
-                None => trainer,
-            })
-        });
-        let trainer = ranks.settled(trainer)?;
+        let optimizer = AnyOptimizer::new(settings).sharded(engine.step.shards());
+        let optimizer = match &mut snapshot {
+            Some(snapshot) => optimizer.restored(snapshot, &device),
+            None => Ok(optimizer),
+        };
+        let optimizer = ranks.settled(optimizer.map_err(RunError::from))?;
         Ok(Self {
             job,
             tell,
-            device: id,
+            id,
+            device,
             meter,
             batches,
-            within,
-            planned_peak,
             planned,
-            trainer,
+            plan,
+            engine,
+            statistics: Statistics::of(&model),
+            model,
+            param_count: shape.param_count(),
+            optimizer,
+            budget: job.budget(),
+            settled: false,
             phases: Vec::new(),
             traced: files
                 .is_some()
@@ -128,7 +130,6 @@ impl<'a> Session<'a> {
             files,
             nonfinite_steps: 0,
             overflow_steps: 0,
-
             replans: 0,
             growth: GrowthWatch::default(),
             tried: Instant::now(),
@@ -143,36 +144,28 @@ fn open_run_dir(
     times: &mut StepTimes,
     tell: &mut Tell<'_>,
 ) -> Result<(Option<RunFiles>, Option<Snapshot>), RunError> {
-    let (locked, snapshot) = match &job.run_dir {
-        None => return Ok((None, None)),
-        Some(RunDir::New(folder)) => (Locked::new_run(folder)?, None),
-        Some(RunDir::Resume(folder)) => {
-            let (locked, snapshot) = Locked::resumed(folder, |damaged| {
-                tell(Event::Noticed(&Notice::Damaged(damaged)));
-            })?;
-            match &snapshot {
-                Some(snapshot) => snapshot.check(fingerprint, job.settings.steps)?,
-                None => tell(Event::Noticed(&Notice::BeginsAgain(folder))),
-            }
-            (locked, snapshot)
-        }
+    let Some(run_dir) = &job.run_dir else {
+        return Ok((None, None));
     };
+    let (lock, snapshot) =
+        run_dir.lock(|damaged| tell(Event::Noticed(&Notice::Damaged(damaged))))?;
+    match (&snapshot, run_dir) {
+        (Some(snapshot), _) => snapshot.check(fingerprint, job.settings.steps)?,
+        (None, RunDir::Resume(folder)) => tell(Event::Noticed(&Notice::BeginsAgain(folder))),
+        (None, RunDir::New(_)) => {}
+    }
     let steps = job.settings.steps;
     let done = snapshot
         .as_ref()
         .map_or(0, |snapshot| snapshot.progress().steps);
     // A run that was stopped right after its last step has left the rest to be done.
-    if let Some(run_dir) = &job.run_dir
-        && done == steps
-        && locked.has_finished(steps)
-    {
+    if done == steps && run_dir.has_finished(steps) {
         return Err(RunError::Finished {
             path: run_dir.folder().to_path_buf(),
             steps,
         });
     }
-    let files = locked.open(job.keep_snapshots, done, |step| {
-        times.add(step.step_s, step.step > 1);
-    })?;
+    let each = |step: &StepRecord| times.add(step.step_s, step.step > 1);
+    let files = RunFiles::open(run_dir.folder(), lock, job.keep_snapshots, done, each)?;
     Ok((Some(files), snapshot))
 }

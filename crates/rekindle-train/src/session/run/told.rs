@@ -1,14 +1,13 @@
 //! Builds a run's record, and the cost of the plain run.
 
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Planner};
 
-use super::{super::RunError, Session};
+use super::{super::RunError, Session, parts::raise};
 use crate::{
     device::DeviceId,
     record::{Measured, PoolRecord, RUN_FORMAT, RunRecord},
     step_times::StepTimes,
-    timeline::{TimedExchange, Timeline},
-    trainer::raise,
+    timeline::Timeline,
 };
 
 /// Minimum length of a run, in plain steps, for which plain steps are measured by default: measuring takes about
@@ -19,7 +18,7 @@ const WORTH_COMPARING: f64 = 200.0;
 const PLAIN_STEPS: usize = 6;
 
 impl Session<'_> {
-    pub(super) fn record(&self, plain: Option<Measured>, interrupted: bool) -> RunRecord {
+    pub(super) fn record(&self, interrupted: bool) -> RunRecord {
         let planned = &self.planned;
         let progress = &self.progress;
         // Before the peak is read, because on the CPU the record counts too.
@@ -27,15 +26,16 @@ impl Session<'_> {
         // Reading includes the last evaluation or snapshot in the peak.
         let pooled = self.meter.read().reserved_bytes.is_some();
         let peak = self.meter.lifetime_peak();
+        let hardware = self.job.device.map(|device| device.name.clone());
         RunRecord {
             format: RUN_FORMAT.into(),
             name: self.job.name.into(),
-            device: self.device.to_string(),
-            hardware: self.job.hardware.into(),
+            device: self.id.to_string(),
+            hardware: hardware.unwrap_or_default(),
             model: self.job.model.clone(),
             settings: self.job.settings.clone(),
-            param_count: self.trainer.engine().param_count,
-            plan: planned.summary.clone(),
+            param_count: self.param_count,
+            plan: self.plan.clone(),
             stages: planned.staged.chain.stages.clone(),
             forwards: planned.staged.forwards.clone(),
             count: self.job.count,
@@ -47,10 +47,10 @@ impl Session<'_> {
             },
             measured_exchange_s: self.exchange_times.as_ref().map(StepTimes::median),
             pools: pooled.then(|| PoolRecord {
-                trims: self.trainer.engine().step.trims(),
+                trims: self.engine.step.trims(),
             }),
-            whole_gpu_used_bytes: whole_gpu_used(self.device),
-            plain,
+            whole_gpu_used_bytes: whole_gpu_used(self.id),
+            plain: None,
             first_loss: progress.first_loss,
             last_loss: progress.last_loss,
             steps: progress.steps,
@@ -60,7 +60,7 @@ impl Session<'_> {
             interrupted,
             nonfinite_steps: self.nonfinite_steps,
             overflow_steps: self.overflow_steps,
-            loss_scale: self.trainer.loss_scale(),
+            loss_scale: self.optimizer.scaler.scale(),
             replans: self.replans,
             evaluation: progress.evaluation.clone(),
             best_evaluation: progress.best.clone(),
@@ -73,15 +73,14 @@ impl Session<'_> {
     /// The timeline of the traced step, after it is done.
     fn timeline(&self) -> Option<Timeline> {
         let step = self.traced.filter(|_| !self.trace.is_empty())?;
-        Some(Timeline {
-            exchanges: TimedExchange::all(&self.exchanges),
-            ..Timeline::new(
-                step,
-                &self.planned.staged,
-                &self.planned.optimizer,
-                &self.trace,
-            )
-        })
+        let (plan, optimizer) = (&self.planned.staged, &self.planned.optimizer);
+        Some(Timeline::new(
+            step,
+            plan,
+            optimizer,
+            &self.trace,
+            &self.exchanges,
+        ))
     }
 
     /// Whether measuring plain steps in another process takes a small part of the run's own time.
@@ -94,7 +93,7 @@ impl Session<'_> {
     /// The plain run's cost, measured if requested or cheap, and if it fits.
     pub(super) fn plain(&mut self) -> Result<Option<Measured>, RunError> {
         let plain_peak = self.planned.summary.plain_peak;
-        if self.job.free.is_some_and(|free| plain_peak > free) {
+        if self.job.free().is_some_and(|free| plain_peak > free) {
             return Ok(None);
         }
         let elsewhere = self.job.plain_elsewhere;
@@ -110,12 +109,13 @@ impl Session<'_> {
             let parts = samples.chunks_exact(micro_batch);
             parts.map(|samples| Ok(data.batch(samples)))
         };
-        self.trainer.run_plain()?;
-        let mut peak = self.trainer.no_peak();
+        self.budget = None;
+        self.engine.step.plan_again(None, Planner::None)?;
+        let mut peak = self.no_peak();
         let mut times = StepTimes::new();
         for step in 0..PLAIN_STEPS {
-            let report = self.trainer.step(parts())?;
-            raise(&mut peak, &report.phases);
+            let report = self.attempt(parts())?;
+            raise(&mut peak, &report.parts.phases);
             times.add(report.record.step_s, step > 0);
         }
         Ok(Some(Measured {
@@ -127,18 +127,10 @@ impl Session<'_> {
     }
 }
 
-#[cfg(feature = "cuda")]
 fn whole_gpu_used(device: DeviceId) -> Option<Bytes> {
     match device {
-        DeviceId::Cuda(index) => {
-            let memory = crate::device::nvml_memory(index).ok()?;
-            Some(memory.used_bytes)
-        }
-        DeviceId::Cpu | DeviceId::Wgpu(_) => None,
+        #[cfg(feature = "cuda")]
+        DeviceId::Cuda(index) => Some(Bytes(crate::device::nvml_memory(index).ok()?.used)),
+        _ => None,
     }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn whole_gpu_used(_device: DeviceId) -> Option<Bytes> {
-    None
 }

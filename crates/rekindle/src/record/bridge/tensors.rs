@@ -1,10 +1,8 @@
 //! A model's and a batch's tensors on the recording device, and their ids there.
 
-use std::any::Any;
-
 use burn::{
     module::{Module, ModuleMapper, Param},
-    tensor::{Bool, DType, Device, DispatchTensor, Int, Shape, Tensor},
+    tensor::{Bool, Device, DispatchTensor, Int, Tensor, kind::Basic},
 };
 use burn_backend::{AutodiffBackend, BackendTypes};
 use burn_capture::CaptureBackend as Capture;
@@ -62,7 +60,7 @@ pub(super) struct ToRecording {
     pub(super) parameters: Vec<TakenParameter>,
     pub(super) leaves: Vec<(usize, TrackedFloat)>,
     /// The tensors of the places so far.
-    made: Vec<Box<dyn Any>>,
+    made: Vec<DispatchTensor>,
 }
 
 impl ToRecording {
@@ -79,6 +77,7 @@ impl ToRecording {
 
     /// Replaces the tensors of `model`, a copy of a module with these places.
     pub(super) fn replace<M: Module>(&mut self, places: Vec<Place>, model: M) -> M {
+        self.made.reserve_exact(places.len());
         self.places = places;
         model.map(self)
     }
@@ -88,25 +87,26 @@ impl ToRecording {
         any_tracked(&self.device).device()
     }
 
-    /// The tensor of the next place: that of its first one, or what `make` makes.
-    fn next<T: Clone + 'static>(&mut self, make: impl FnOnce(&mut Self, usize) -> T) -> T {
+    /// The tensor of the next place: that of its first one, or what `make` makes, with its id.
+    fn next<const D: usize, K: Basic>(
+        &mut self,
+        make: impl FnOnce(&mut Self, usize) -> (Tensor<D, K>, TensorId),
+    ) -> Tensor<D, K> {
         let place = self.made.len();
-        let known = self.made.get(self.places[place].first);
-        let tensor = match known.and_then(|known| known.downcast_ref::<T>()) {
-            Some(known) => known.clone(),
-            None => make(self, place),
-        };
-        self.made.push(Box::new(tensor.clone()));
-        tensor
-    }
-
-    fn note(&mut self, place: usize, tensor: TensorId) {
-        self.parameters.push(TakenParameter {
-            place,
-            path: self.path.join("."),
-            tensor,
-            gradient: None,
+        let known = self.made.get(self.places[place].first).cloned();
+        let tensor = known.map(Tensor::from_dispatch);
+        let tensor = tensor.unwrap_or_else(|| {
+            let (made, tensor) = make(self, place);
+            self.parameters.push(TakenParameter {
+                place,
+                path: self.path.join("."),
+                tensor,
+                gradient: None,
+            });
+            made
         });
+        self.made.push(tensor.clone().into_dispatch());
+        tensor
     }
 }
 
@@ -120,69 +120,54 @@ impl ModuleMapper for ToRecording {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, tensor, mapper) = param.consume();
-        let (shape, dtype) = (tensor.shape(), tensor.dtype());
+        let (shape, dtype) = (param.shape(), param.dtype());
         let recorded = self.next(|map, place| {
-            if map.places[place].trains {
-                let leaf = float::<D>(&map.device, shape, dtype).require_grad();
-                map.note(place, leaf.primitive().id());
-                map.leaves.push((map.parameters.len() - 1, leaf.clone()));
+            let plain = capture_of(Tensor::<D>::empty(shape, (&map.device, dtype)));
+            let id = plain.id();
+            let tensor = if map.places[place].trains {
+                let leaf = TrackedBackend::from_inner(plain).require_grad();
+                map.leaves.push((map.parameters.len(), leaf.clone()));
                 Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
             } else {
                 // Without autodiff: `forward` moves running statistics to the input's device, which burn does not
                 // support for recorded tensors with autodiff.
-                let plain = capture_of(Tensor::<D>::empty(shape, (&map.device, dtype)));
-                map.note(place, plain.id());
                 Tensor::<D>::from_primitive::<Capture>(plain)
-            }
+            };
+            (tensor, id)
         });
-        Param::from_mapped_value(id, recorded, mapper)
+        param.map(|_| recorded)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let (id, tensor, mapper) = param.consume();
-        let recorded = self.next(|map, place| {
-            let (recorded, tensor) = int(&map.device, &tensor);
-            map.note(place, tensor);
-            recorded
-        });
-        Param::from_mapped_value(id, recorded, mapper)
+        param.map(|tensor| self.next(|map, _| recorded(&map.device, &tensor)))
     }
 
     fn map_bool<const D: usize>(
         &mut self,
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
-        let (id, tensor, mapper) = param.consume();
-        let recorded = self.next(|map, place| {
-            let (recorded, tensor) = bool(&map.device, &tensor);
-            map.note(place, tensor);
-            recorded
-        });
-        Param::from_mapped_value(id, recorded, mapper)
+        param.map(|tensor| self.next(|map, _| recorded(&map.device, &tensor)))
     }
 }
 
-fn float<const D: usize>(device: &Device, shape: Shape, dtype: DType) -> TrackedFloat {
-    TrackedBackend::from_inner(capture_of(Tensor::<D>::empty(shape, (device, dtype))))
-}
-
-fn int<const D: usize>(device: &Device, like: &Tensor<D, Int>) -> (Tensor<D, Int>, TensorId) {
-    let empty = Tensor::<D, Int>::empty(like.shape(), (device, like.dtype()));
-    let Ok(primitive) = empty.try_into_primitive::<Capture>() else {
-        panic!("{FOREIGN}");
+/// An empty tensor of the same shape and type on the recording device, a float with autodiff, and its id.
+fn recorded<const D: usize, K: Basic>(
+    device: &Device,
+    like: &Tensor<D, K>,
+) -> (Tensor<D, K>, TensorId) {
+    let empty = Tensor::<D, K>::empty(like.shape(), (device, like.dtype())).into_dispatch();
+    let plain = <DispatchTensor as DispatchKindConversion<Capture>>::try_into_backend(empty);
+    let (id, tensor): (_, BackendTensor<TrackedBackend>) = match plain {
+        Ok(BackendTensor::Float(tensor)) => {
+            let id = tensor.id();
+            (id, BackendTensor::Float(TrackedBackend::from_inner(tensor)))
+        }
+        Ok(BackendTensor::Int(tensor)) => (tensor.id(), BackendTensor::Int(tensor)),
+        Ok(BackendTensor::Bool(tensor)) => (tensor.id(), BackendTensor::Bool(tensor)),
+        Ok(_) | Err(_) => panic!("{FOREIGN}"),
     };
-    let id = primitive.id();
-    (Tensor::from_primitive::<TrackedBackend>(primitive), id)
-}
-
-fn bool<const D: usize>(device: &Device, like: &Tensor<D, Bool>) -> (Tensor<D, Bool>, TensorId) {
-    let empty = Tensor::<D, Bool>::empty(like.shape(), (device, like.dtype()));
-    let Ok(primitive) = empty.try_into_primitive::<Capture>() else {
-        panic!("{FOREIGN}");
-    };
-    let id = primitive.id();
-    (Tensor::from_primitive::<TrackedBackend>(primitive), id)
+    let tensor = <DispatchTensor as DispatchKindConversion<TrackedBackend>>::from_backend(tensor);
+    (Tensor::from_dispatch(tensor), id)
 }
 
 /// Replaces a batch's tensors by tensors on the recording device.
@@ -192,29 +177,25 @@ pub(super) struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    fn note(&mut self, id: TensorId, shape: Shape, dtype: DType) {
-        self.tensors.push(TensorIr::uninit(id, shape, dtype));
+    fn next<const D: usize, K: Basic>(&mut self, like: &Tensor<D, K>) -> Tensor<D, K> {
+        let (tensor, id) = recorded(self.device, like);
+        self.tensors
+            .push(TensorIr::uninit(id, like.shape(), like.dtype()));
+        tensor
     }
 }
 
 impl TensorMapper for Inputs<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        let (shape, dtype) = (tensor.shape(), tensor.dtype());
-        let recorded = float::<D>(self.device, shape.clone(), dtype);
-        self.note(recorded.primitive().id(), shape, dtype);
-        Tensor::from_primitive::<TrackedBackend>(recorded)
+        self.next(&tensor)
     }
 
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        let (recorded, id) = int(self.device, &tensor);
-        self.note(id, tensor.shape(), tensor.dtype());
-        recorded
+        self.next(&tensor)
     }
 
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        let (recorded, id) = bool(self.device, &tensor);
-        self.note(id, tensor.shape(), tensor.dtype());
-        recorded
+        self.next(&tensor)
     }
 }
 
@@ -248,14 +229,14 @@ pub(super) struct WithAutodiff;
 
 impl ModuleMapper for WithAutodiff {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, tensor, mapper) = param.consume();
-        let tensor = match tensor.clone().try_into_primitive::<Capture>() {
-            Ok(plain) => {
-                Tensor::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(plain))
-            }
-            Err(_) => tensor,
-        };
-        Param::from_mapped_value(id, tensor, mapper)
+        param.map(
+            |tensor| match tensor.clone().try_into_primitive::<Capture>() {
+                Ok(plain) => {
+                    Tensor::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(plain))
+                }
+                Err(_) => tensor,
+            },
+        )
     }
 }
 
@@ -264,12 +245,12 @@ pub(super) struct WithoutAutodiff;
 
 impl ModuleMapper for WithoutAutodiff {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, tensor, mapper) = param.consume();
-        let tensor = match tensor.clone().try_into_primitive::<TrackedBackend>() {
-            Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
-            Err(_) => tensor,
-        };
-        Param::from_mapped_value(id, tensor, mapper)
+        param.map(
+            |tensor| match tensor.clone().try_into_primitive::<TrackedBackend>() {
+                Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
+                Err(_) => tensor,
+            },
+        )
     }
 }
 

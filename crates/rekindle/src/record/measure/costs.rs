@@ -11,7 +11,7 @@ use rekindle_plan::{
 };
 
 use crate::record::{
-    kernels::{Kernels, Taken},
+    kernels::Kernels,
     layout::Alike,
     operation::{may_be_view, nominal_seconds},
     operations::RecordedOperation,
@@ -64,12 +64,9 @@ pub(in crate::record) struct Known {
 /// The costs of a recording's operations.
 #[derive(Clone)]
 pub(crate) struct Costs {
-    /// Each operation's group.
-    pub(super) group: Vec<u32>,
+    pub(super) alike: Alike,
     /// By group.
     pub(super) costs: Vec<Cost>,
-    /// [`Alike::keys`], by group.
-    pub(super) keys: Vec<u64>,
     /// Costs of the updates that the step itself makes.
     pub(in crate::record) updates: UpdateCosts,
     /// Memory that threads keep: measured, what they took while they were gathered, because a thread that did not take
@@ -97,38 +94,32 @@ impl Costs {
         match on_host {
             #[cfg(feature = "flex")]
             true => Self::of_kernels(recording, Kernels::host()),
-            _ => Self::of_groups(recording, Alike::new(recording)),
+            _ => Self::of_shapes(recording),
         }
     }
 
     /// Costs from shapes, with the known memory of kernels.
     pub(in crate::record) fn of_kernels(recording: &Recording, kernels: Kernels) -> Self {
-        let alike = Alike::new(recording);
         let taken = kernels.taken(recording);
-        let firsts = alike.first.clone();
-        let mut costs = Self::of_groups(recording, alike);
-        for (cost, first) in costs.costs.iter_mut().zip(firsts) {
-            let Taken {
-                temp_bytes,
-                kept_bytes,
-                in_place,
-                view,
-            } = taken[first];
+        let mut costs = Self::of_shapes(recording);
+        for (cost, &first) in costs.costs.iter_mut().zip(&costs.alike.first) {
+            let taken = &taken[first];
             let numbers = values(recording, recording.operations.get(first));
             *cost = Cost {
-                output_bytes: if view { 0 } else { numbers } + TENSOR_BYTES,
-                temp_bytes,
-                kept_bytes,
-                view,
-                in_place,
+                output_bytes: if taken.view { 0 } else { numbers } + TENSOR_BYTES,
+                temp_bytes: taken.temp_bytes,
+                kept_bytes: taken.kept_bytes,
+                view: taken.view,
+                in_place: taken.in_place,
                 ..*cost
             };
-            costs.scratch_bytes = costs.scratch_bytes.max(kept_bytes);
+            costs.scratch_bytes = costs.scratch_bytes.max(taken.kept_bytes);
         }
         costs
     }
 
-    fn of_groups(recording: &Recording, alike: Alike) -> Self {
+    fn of_shapes(recording: &Recording) -> Self {
+        let alike = Alike::new(recording);
         let cost = |&first: &usize| {
             let operation = recording.operations.get(first);
             let kind = operation.kind;
@@ -146,8 +137,7 @@ impl Costs {
         };
         Self {
             costs: alike.first.iter().map(cost).collect(),
-            group: alike.group,
-            keys: alike.keys,
+            alike,
             updates: UpdateCosts::default(),
             scratch_bytes: 0,
             measuring_bytes: Bytes::ZERO,
@@ -180,7 +170,7 @@ impl Costs {
                 ..measured.clone()
             };
         }
-        (own.group == self.group).then(|| Self {
+        (own.alike.group == self.alike.group).then(|| Self {
             updates: self.updates.clone(),
             scratch_bytes: self.scratch_bytes + scratch_bytes,
             unit: self.unit,
@@ -190,13 +180,13 @@ impl Costs {
 
     /// Whether every operation costs what it costs there.
     pub(in crate::record) fn are_of(&self, recording: &Recording) -> bool {
-        let alike = Alike::new(recording);
-        self.keys == alike.keys && self.group == alike.group
+        self.alike == Alike::new(recording)
     }
 
     /// Adds to what is known.
     pub(in crate::record) fn tell(&self, known: &mut Known) {
-        let costs = self.keys.iter().copied().zip(self.costs.iter().cloned());
+        let keys = self.alike.keys.iter().copied();
+        let costs = keys.zip(self.costs.iter().cloned());
         known.costs.extend(costs.filter(|(_, cost)| cost.measured));
         if self.costs.iter().any(|cost| cost.measured) {
             known.scratch_bytes = known.scratch_bytes.max(self.scratch_bytes);
@@ -214,7 +204,7 @@ impl Costs {
     }
 
     pub(super) fn of(&self, number: usize) -> &Cost {
-        &self.costs[self.group[number] as usize]
+        &self.costs[self.alike.group[number] as usize]
     }
 
     /// Bytes held on the host while a program runs, besides the tensors' storage: the interpreter's table, the headers of

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use burn_ir::OperationIr;
-use rekindle_plan::Bytes;
 
 use super::costs::Costs;
 use crate::{
@@ -37,35 +36,17 @@ pub(super) fn relative_time(in_one_go: f64, one_by_one: f64) -> f64 {
     }
 }
 
-/// Measures operations.
-pub(super) struct Probe<'a> {
-    pub(super) planning: &'a Planning,
-}
-
-impl Probe<'_> {
-    /// Makes room in the pools for an operation, if there is a budget.
-    pub(super) fn make_room(&self, bytes: Bytes) {
-        if let Some(room) = self.planning.new_room() {
-            room.make(bytes);
-        }
-    }
-
+impl Planning {
     /// Seconds of the program's operations in one pass, as a step runs them: the shorter of two passes. One is enough on
     /// the CPU if it is long; on a GPU kernels are compiled in the first.
-    pub(super) fn pass(
+    pub(super) fn time_pass(
         &self,
         recording: &Recording,
         program: &Prepared,
         costs: &Costs,
         start: &impl Fn() -> Result<Box<dyn Interpreter>, RecordError>,
     ) -> Result<f64, RecordError> {
-        let device = &self.planning.device;
-        let room = self.planning.new_room();
-        let make_room = |bytes| {
-            if let Some(room) = &room {
-                room.make(bytes);
-            }
-        };
+        let (device, room) = (&self.device, self.new_room());
         let mut quickest = f64::INFINITY;
         for _ in 0..2 {
             let mut interpreter = start()?;
@@ -76,7 +57,7 @@ impl Probe<'_> {
             for (turn, ready) in program.turns(recording) {
                 match turn {
                     Turn::Move(one) => {
-                        make_room(one.bytes());
+                        room.make(one.bytes());
                         let _ = device.sync();
                         let started = Instant::now();
                         one.run(interpreter.as_mut(), &mut host)?;
@@ -84,7 +65,7 @@ impl Probe<'_> {
                         moving += started.elapsed();
                     }
                     Turn::Run(run) => {
-                        make_room(costs.taken_by(recording, run.number));
+                        room.make(costs.taken_by(recording, run.number));
                         interpreter.run(without_draw(run.operation()));
                         run.finish(interpreter.as_mut());
                     }
@@ -95,31 +76,31 @@ impl Probe<'_> {
             let _ = device.sync();
             let took = started.elapsed() - moving;
             quickest = quickest.min(took.as_secs_f64());
-            if self.planning.on_host && took > WORTH_ANOTHER / 4 {
+            if self.on_host && took > WORTH_ANOTHER / 4 {
                 break;
             }
         }
         Ok(quickest)
     }
 
+    /// Seconds of one operation, and of all that the device had still to do.
     pub(super) fn time(&self, interpreter: &mut dyn Interpreter, operation: OperationIr) -> f64 {
         let start = Instant::now();
         interpreter.run(operation);
         // Errors are reported when values are read.
-        let _ = self.planning.device.sync();
+        let _ = self.device.sync();
         start.elapsed().as_secs_f64()
     }
 
+    /// Memory and time of one operation.
     pub(super) fn measure(
         &self,
         interpreter: &mut dyn Interpreter,
         operation: OperationIr,
     ) -> Interval {
-        let meter = &*self.planning.meter;
-        if meter.exact_sizes() {
-            // If pools serve exact sizes and start empty, their peak is the operation's peak.
-            meter.trim();
-        }
+        let meter = &*self.meter;
+        // Where pools serve exact sizes and start without free buffers, their peak is the operation's.
+        meter.trim();
         wake_threads();
         meter.start_interval();
         let before = meter.read();

@@ -15,11 +15,10 @@ use crate::{
         given::{given, shapes},
         measure::Known,
         measured::MeasuredRecording,
-        options::{Options, Planning, without_reserve},
+        options::{Now, Planning, Wanted, without_reserve},
         places::Place,
         planned::{Current, PlannedRecording, planned},
         recording::Recording,
-        wanted::Wanted,
         ways::{Ways, planned_in},
     },
     size::Budget,
@@ -104,40 +103,34 @@ where
         without_batch: bool,
     ) -> Result<(), RecordError> {
         let state = self.state.get_mut();
-        let updated = state.steps > 0;
-        let now = |planning: Planning| Planning {
+        let now = Now {
+            updated: state.steps > 0,
             without_batch,
-            updated,
-            ..planning
+            expected: None,
         };
         let planning = Planning {
             until_now: match ways.in_run {
                 true => Bytes::ZERO,
                 false => self.planning.peak_until_now(),
             },
-            ..now(self.planning.with_budget(budget, wanted))
+            ..self.planning.with_budget(budget, wanted)
         };
-        let before = now(self.planning.clone());
         // One that was measured, not estimated from a larger one.
         let own = state.plans.iter().position(|plan| plan.credit.is_none());
         let mut measured = state.plans[own.unwrap_or_default()].measured.clone();
         // Drop the old plan, so that the new one does not count its memory.
         state.plans.clear();
-        match planned_in(ways, &planning, &mut measured, self.ranks.as_ref()) {
+        match planned_in(ways, &planning, now, &mut measured, self.ranks.as_ref()) {
             Ok((planning, plan)) => {
                 state.plans.push(Rc::new(plan));
-                self.planning = Planning {
-                    without_batch: false,
-                    updated: false,
-                    ..planning
-                };
+                self.planning = planning;
                 Ok(())
             }
             Err(error) => {
-                measured.update_as(&before);
-                let plain = before.with_budget(None, Planner::None.into());
-                let before = planned(&before, measured.clone());
-                let before = before.or_else(|_| planned(&plain, measured))?;
+                measured.update_as(&self.planning);
+                let plain = self.planning.with_budget(None, Planner::None.into());
+                let before = planned(&self.planning, now, measured.clone());
+                let before = before.or_else(|_| planned(&plain, now, measured))?;
                 state.plans.push(Rc::new(before));
                 Err(error)
             }
@@ -179,10 +172,10 @@ where
         let updated = state.steps > 1;
         let first = &state.plans[0];
         let expected = first.base + first.optimizer_state;
-        let planning = || Planning {
+        let now = Now {
             updated,
             expected: updated.then_some(expected),
-            ..self.planning.clone()
+            without_batch: false,
         };
         let known = {
             let places = Place::of(model);
@@ -199,7 +192,7 @@ where
             if let Some(meter) = on_host {
                 if let Some(place) = known {
                     state.plans[..=place].rotate_right(1);
-                    self.fit(&mut state, &planning(), model, batch)?;
+                    self.fit(&mut state, now, model, batch)?;
                     begun = peak();
                 }
                 meter.start_interval();
@@ -210,8 +203,7 @@ where
             let recorded = Recording::new(taken, self.update());
             begun = begun.max(peak());
             let same = |plan: &Rc<PlannedRecording<_>>| {
-                is_of(plan, &places)
-                    && plan.measured.recording.fingerprint == recorded.0.fingerprint
+                is_of(plan, &places) && plan.measured.recording.same_as(&recorded.0)
             };
             if let Some(place) = state.plans.iter().position(same) {
                 auxiliary_now = Some(recorded.1);
@@ -240,13 +232,11 @@ where
                         );
                     }
                     let later = state.new_bytes(&self.planning, &recorded.0)?;
-                    let planning = Planning {
-                        options: Options {
-                            later: self.planning.options.later + later,
-                            ..self.planning.options.clone()
-                        },
-                        expected: planning().expected.map(|bytes| bytes + later),
-                        ..planning()
+                    let mut planning = self.planning.clone();
+                    planning.options.later += later;
+                    let now = Now {
+                        expected: now.expected.map(|bytes| bytes + later),
+                        ..now
                     };
                     let comparison_bytes = match self.planning.options.comparison {
                         Comparison::Never => Bytes::ZERO,
@@ -254,9 +244,9 @@ where
                     };
                     let given = given(&recorded.0, model, batch);
                     let new = MeasuredRecording::new(recorded, shapes, comparison_bytes, &planning);
-                    let plan = match made_by_larger(&state.plans, &planning, &new) {
+                    let plan = match made_by_larger(&state.plans, &planning, now, &new) {
                         Some(plan) => plan,
-                        None => own(&mut state.plans, &planning, given, new)?,
+                        None => own(&mut state.plans, &planning, now, given, new)?,
                     };
                     state.plans.insert(0, Rc::new(plan));
                     self.keep(&mut state);
@@ -267,11 +257,11 @@ where
         // The first plan is the most recently used.
         state.plans[..=place].rotate_right(1);
         if !state.plans[0].spend() {
-            let replaced = self.replace(&mut state, &planning(), model, batch);
+            let replaced = self.replace(&mut state, now, model, batch);
             replaced
                 .unwrap_or_else(|error| log::info!("the plan of a larger batch stays: {error}"));
         }
-        let predicted_peak = self.fit(&mut state, &planning(), model, batch)?;
+        let predicted_peak = self.fit(&mut state, now, model, batch)?;
         Ok(Current {
             plan: state.plans[0].clone(),
             predicted_peak,
@@ -284,13 +274,13 @@ where
     fn replace(
         &self,
         state: &mut State<R::Auxiliary>,
-        planning: &Planning,
+        now: Now,
         model: &M,
         batch: &I,
     ) -> Result<(), RecordError> {
         let served = (*state.plans[0].measured).clone();
         let given = given(&served.recording, model, batch);
-        state.plans[0] = Rc::new(own(&mut state.plans, planning, given, served)?);
+        state.plans[0] = Rc::new(own(&mut state.plans, &self.planning, now, given, served)?);
         Ok(())
     }
 
@@ -312,14 +302,16 @@ where
     fn fit(
         &self,
         state: &mut State<R::Auxiliary>,
-        planning: &Planning,
+        now: Now,
         model: &M,
         batch: &I,
     ) -> Result<Bytes, RecordError> {
         // A quarter of the reserve is for what varies from run to run, the rest for growth.
-        let reserve = self.planning.wanted.reserve() / 4.0;
-        let most = self.planning.budget;
-        let most = most.map(|budget| without_reserve(budget, reserve));
+        let planning = &self.planning;
+        let reserve = planning.wanted.reserve() / 4.0;
+        let most = planning
+            .budget
+            .map(|budget| without_reserve(budget, reserve));
         let fits = |peak| most.is_none_or(|most| peak <= most);
         let (mut growth, mut peak) = state.plans[0].grown(planning);
         if !fits(peak) {
@@ -333,17 +325,19 @@ where
         log::info!("{growth} more are in use than when the step was planned: planned again");
         state.grown = Some(growth);
         if state.plans[0].credit.is_some() {
-            self.replace(state, planning, model, batch)?;
+            self.replace(state, now, model, batch)?;
             return Ok(state.plans[0].numbers.predicted_peak);
         }
         // Drop the old plan first, because it takes memory.
         let measured = state.plans.remove(0).measured.clone();
-        let again = planned_beside(&mut state.plans, 0, planning, measured.clone());
+        let again = planned_beside(&mut state.plans, 0, planning, now, measured.clone());
         let again = again.or_else(|error| {
             // Use the plain order as a placeholder until there is enough memory: the step is planned again before it
             // runs.
             let plain = planning.with_budget(None, Planner::None.into());
-            state.plans.insert(0, Rc::new(planned(&plain, measured)?));
+            state
+                .plans
+                .insert(0, Rc::new(planned(&plain, now, measured)?));
             Err(error)
         })?;
         let peak = again.numbers.predicted_peak;
@@ -406,12 +400,13 @@ fn planned_beside<A>(
     stored: &mut Vec<Rc<PlannedRecording<A>>>,
     least: usize,
     planning: &Planning,
+    now: Now,
     measured: Rc<MeasuredRecording<A>>,
 ) -> Result<PlannedRecording<A>, RecordError> {
-    match planned(planning, measured.clone()) {
+    match planned(planning, now, measured.clone()) {
         Err(RecordError::Infeasible { .. }) if planning.on_host && stored.len() > least => {
             stored.truncate(least);
-            planned(planning, measured)
+            planned(planning, now, measured)
         }
         plan => plan,
     }
@@ -422,6 +417,7 @@ fn planned_beside<A>(
 fn made_by_larger<A: Clone>(
     stored: &[Rc<PlannedRecording<A>>],
     planning: &Planning,
+    now: Now,
     new: &MeasuredRecording<A>,
 ) -> Option<PlannedRecording<A>> {
     let mut own = stored.iter().filter(|plan| plan.credit.is_none());
@@ -432,7 +428,7 @@ fn made_by_larger<A: Clone>(
         offloaded: larger.prepared.offloaded.clone(),
     };
     let by_larger = planning.with_budget(planning.budget, wanted);
-    let mut plan = planned(&by_larger, Rc::new(smaller)).ok()?;
+    let mut plan = planned(&by_larger, now, Rc::new(smaller)).ok()?;
     // What threads take in its first run, they keep.
     let scratch = |plan: &PlannedRecording<A>| Bytes(plan.measured.costs.scratch_bytes);
     plan.base += scratch(&plan) - scratch(larger);
@@ -446,6 +442,7 @@ fn made_by_larger<A: Clone>(
 fn own<A>(
     stored: &mut Vec<Rc<PlannedRecording<A>>>,
     planning: &Planning,
+    now: Now,
     given: Vec<(usize, DispatchTensor)>,
     new: MeasuredRecording<A>,
 ) -> Result<PlannedRecording<A>, RecordError> {
@@ -455,5 +452,5 @@ fn own<A>(
     }
     let measured = new.measured(planning, given, &known, &mut |_, _| {})?;
     drop(known);
-    planned_beside(stored, 1, planning, Rc::new(measured))
+    planned_beside(stored, 1, planning, now, Rc::new(measured))
 }

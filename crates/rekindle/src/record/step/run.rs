@@ -119,8 +119,8 @@ where
                     let shared = lent.share(recording, interpreter.as_mut(), shards);
                     done.and_then(|mut done| {
                         let (sent, until) = (shared?, exchange.elapsed());
-                        if let Some(of_ranks) = &mut done.shared {
-                            of_ranks.exchange.add_shared(sent, until);
+                        if let Some(reading) = &mut done.exchange {
+                            reading.add_shared(sent, until);
                         }
                         Ok(done)
                     })
@@ -240,16 +240,11 @@ where
         let recording = &planned.measured.recording;
         let costs = &planned.measured.costs;
         let mut host = Host::default();
-        let room = self.planning.room.as_deref();
-        let make_room = |bytes: Bytes| {
-            if let Some(room) = room {
-                room.make(bytes);
-            }
-        };
+        let room = &self.planning.room;
         let updates = self.planning.updates();
         let mut update = |one: &Parameter, gradient, interpreter: &mut dyn Interpreter| {
             let cost = updates.of(one.id, true);
-            make_room(cost.temp_bytes + cost.state_bytes);
+            room.make(cost.temp_bytes + cost.state_bytes);
             update(one, gradient, interpreter)
         };
         if let Some(exchange) = &mut exchange {
@@ -261,7 +256,7 @@ where
             for (turn, ready) in turns.by_ref().take(span.steps.len()) {
                 match turn {
                     Turn::Run(run) => {
-                        make_room(costs.taken_by(recording, run.number));
+                        room.make(costs.taken_by(recording, run.number));
                         match &mut exchange {
                             Some(exchange) if run.recorded.kind.synchronises => {
                                 run.run_changed(interpreter, |own| exchange.mean(own))?;
@@ -286,7 +281,7 @@ where
                         }
                     }
                     Turn::Move(one) => {
-                        make_room(one.bytes());
+                        room.make(one.bytes());
                         one.run(interpreter, &mut host)?;
                     }
                 }
@@ -303,21 +298,28 @@ where
             }
             readings.end();
         }
+        let loss = tensors.get(&recording.loss).cloned();
+        let mut done = Done {
+            loss: loss.ok_or(RecordError::LossElsewhere)?,
+            tensors,
+            exchange: None,
+            phases: Vec::new(),
+            spans: Vec::new(),
+        };
         let Some(exchange) = exchange else {
-            return Ok(Done {
-                tensors,
-                ..Done::default()
-            });
+            return Ok(done);
         };
         // A rejected kernel is reported with the last bucket.
         recording.check_device(&*self.planning.meter)?;
-        let loss = tensors.get(&recording.loss).cloned();
-        exchange.close(loss.ok_or(RecordError::LossElsewhere)?)?;
+        exchange.close(done.loss)?;
         while let Some(summed) = exchange.next()? {
             for (place, gradient) in summed {
                 let one = &recording.parameters[place];
-                match self.planning.chosen.way.update {
-                    Update::After => tensors.extend(one.gradient.map(|number| (number, gradient))),
+                match self.update() {
+                    Update::After => {
+                        let number = one.gradient;
+                        done.tensors.extend(number.map(|number| (number, gradient)));
+                    }
                     Update::InBackward => {
                         update(one, gradient, interpreter)?;
                         exchange.updated += 1;
@@ -325,10 +327,11 @@ where
                 }
             }
         }
+        let (loss, reading) = exchange.finish()?;
         Ok(Done {
-            tensors,
-            shared: Some(exchange.finish()?),
-            ..Done::default()
+            loss,
+            exchange: Some(reading),
+            ..done
         })
     }
 }

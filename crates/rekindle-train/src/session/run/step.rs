@@ -1,165 +1,57 @@
-//! One optimizer step after another, on a model built from a description.
-
-mod evaluation;
-mod first_step;
-mod parts;
-mod saved;
+//! One optimizer step.
 
 use std::{
+    mem::{replace, take},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use burn::{module::Module, optim::GradientsParams, tensor::Device};
+use burn::{optim::GradientsParams, tensor::Tensor};
 use rekindle::{
     free_dead_nodes,
-    meter::{Meter, PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{ExchangeReading, Optimizer, RecordError, SpanReading, Update},
+    meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
+    record::{Optimizer, RecordError, SpanReading, Update},
     reduce::SharedReading,
     sequential::Sequential,
-    statistics::{Before, Statistics},
+    statistics::Before,
 };
-use rekindle_plan::{Bytes, Planner, Seconds};
+use rekindle_plan::{Bytes, Seconds};
 
-use self::parts::Parts;
-pub(super) use self::parts::raise;
+use super::{Session, parts::Parts};
 use crate::{
     data::batch::Batch,
-    engine::Engine,
     finite,
     model::{
-        spec::SampleShape,
         stage::Stage,
         tie::{tie, untie},
     },
     nonfinite::NonFinite,
-    optimizer::AnyOptimizer,
+    ranks::Tally,
     record::StepRecord,
-    session::Job,
     settings::OnNonFinite,
     shortage::Shortage,
     train_error::TrainError,
 };
 
-/// A model, its optimizer and its schedule.
-pub(super) struct Trainer<'a> {
-    job: &'a Job<'a>,
-    model: Sequential<Stage>,
-    optimizer: AnyOptimizer,
-    engine: Engine,
-    meter: Arc<dyn Meter>,
-    device: Device,
-    steps_done: usize,
-    statistics: Statistics,
-    /// What a step may take.
-    budget: Option<Bytes>,
-    /// Whether a step is done, with which the optimizer's state came.
-    settled: bool,
-}
+/// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
+const TRIAL_BYTES: u64 = 128 << 20;
 
 /// The report of one optimizer step.
 pub(super) struct StepReport {
     /// Loss, accuracy, time.
     pub(super) record: StepRecord,
-    /// Memory by phase.
-    pub(super) phases: Vec<PhaseReading>,
-    /// Memory after every span of the step and after its update, if the step was [traced](Trainer::trace_next_step).
-    pub(super) spans: Vec<SpanReading>,
-    /// Measurements of the exchange, if [ranks](crate::ranks) share the step: the sum over all parts, with the network
-    /// operations of the last.
-    pub(super) exchange: Option<ExchangeReading>,
+    /// What its parts came to, and its update; without the gradients, which the update takes.
+    pub(super) parts: Parts,
     /// Values of the step that are not finite, if the settings continue anyway.
     pub(super) nonfinite: Option<NonFinite>,
     /// A shortage in an update, which cannot be undone and used the reserve.
     pub(super) short: Option<Shortage>,
 }
 
-impl<'a> Trainer<'a> {
-    /// A trainer that has done no step yet. `output` is the shape of one sample of the model's output.
-    ///
-    /// # Errors
-    ///
-    /// If the output is not one row of numbers, or one row for each token, as every loss here requires.
-    pub(super) fn new(
-        job: &'a Job<'a>,
-        model: Sequential<Stage>,
-        output: &SampleShape,
-        engine: Engine,
-        meter: Arc<dyn Meter>,
-        device: Device,
-    ) -> Result<Self, TrainError> {
-        if !matches!(output.dims.len(), 1 | 2) {
-            return Err(TrainError::Output {
-                got: output.clone(),
-            });
-        }
-        Ok(Self {
-            optimizer: AnyOptimizer::new(job.settings).sharded(engine.step.shards()),
-            statistics: Statistics::of(&model),
-            engine,
-            model,
-            job,
-            meter,
-            device,
-            steps_done: 0,
-            budget: job.budget(),
-            settled: false,
-        })
-    }
-
+impl Session<'_> {
     /// The highest peak so far of the bytes that a budget counts.
     pub(super) fn counted_peak(&self) -> Bytes {
         self.meter.lifetime_peak().counted(self.job.count)
-    }
-
-    /// Whether parameters and statistics can still be read. They cannot after a device ran out of memory in an update.
-    pub(super) fn is_readable(&self) -> bool {
-        finite::first_value(&self.model()).is_ok()
-    }
-
-    /// Steps done so far.
-    pub(super) fn steps_done(&self) -> usize {
-        self.steps_done
-    }
-
-    /// The model, its statistics up to date.
-    pub(super) fn model(&self) -> Sequential<Stage> {
-        self.model.valid()
-    }
-
-    /// The factor of the next step's loss, if it is scaled.
-    pub(super) fn loss_scale(&self) -> Option<f64> {
-        self.optimizer.scaler.scale()
-    }
-
-    /// The engine that runs the steps.
-    pub(super) fn engine(&self) -> &Engine {
-        &self.engine
-    }
-
-    /// The engine, to be planned.
-    pub(super) fn engine_mut(&mut self) -> &mut Engine {
-        &mut self.engine
-    }
-
-    /// Recomputes nothing from the next step on, in as much memory as that takes.
-    pub(super) fn run_plain(&mut self) -> Result<(), TrainError> {
-        self.budget = None;
-        Ok(self.engine.step.plan_again(None, Planner::None)?)
-    }
-
-    /// Traces the next step, which takes longer for it.
-    pub(super) fn trace_next_step(&mut self) {
-        self.engine.step.set_watched(true);
-    }
-
-    /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
-    pub(super) fn not_finite(&self) -> Result<Option<String>, TrainError> {
-        if let Some(path) = finite::first_value(&self.model())? {
-            return Ok(Some(format!("`{path}`")));
-        }
-        let state = TrainError::caught(|| self.optimizer.not_finite())?;
-        Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
     }
 
     /// Runs one optimizer step on batches whose shapes fit the model: a whole batch, or equal parts of one whose
@@ -169,15 +61,15 @@ impl<'a> Trainer<'a> {
     ///
     /// If the schedule or a batch does not fit the model, there is no batch, the device fails, or something is not
     /// finite and the settings stop there. The model, its statistics and the optimizer are then unchanged.
-    pub(super) fn step(
+    pub(super) fn attempt(
         &mut self,
         parts: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
     ) -> Result<StepReport, TrainError> {
         let started = Instant::now();
         let before = self.statistics.before(&self.model);
-        let rate = self.job.settings.rate_at(self.steps_done);
+        let rate = self.job.settings.rate_at(self.progress.steps);
         let begun = self.check_first_step();
-        let mut parts = match begun.and_then(|()| self.parts(parts, rate)) {
+        let mut parts = match begun.and_then(|()| self.run_parts(parts, rate)) {
             Ok(parts) => parts,
             Err(error) => {
                 self.abandon(before);
@@ -200,11 +92,11 @@ impl<'a> Trainer<'a> {
                 return Err(error.or_shortage());
             }
         };
-        let loss_scale = self.loss_scale();
+        let loss_scale = self.optimizer.scaler.scale();
         let left_out = |found: &&NonFinite| found.handled == OnNonFinite::Skip;
         let skipped = nonfinite.as_ref().filter(left_out);
         if let Some(found) = skipped {
-            drop(parts.gradients);
+            drop(take(&mut parts.gradients));
             self.model = before.put_back(self.take_model());
             if found.lower_scale.is_some() {
                 self.optimizer.scaler.overflowed();
@@ -213,7 +105,8 @@ impl<'a> Trainer<'a> {
             drop(before);
             if self.engine.step.update() == Update::After {
                 let begun = Instant::now();
-                let shared = self.update(rate, parts.gradients, parts.squares)?;
+                let gradients = take(&mut parts.gradients);
+                let shared = self.update(rate, gradients, parts.squares)?;
                 if let (Some(shared), Some(exchange)) = (shared, &mut parts.exchange) {
                     let before = parts.spans.last().map(|last| last.done_at);
                     let until = before.unwrap_or_default() + begun.elapsed();
@@ -224,7 +117,6 @@ impl<'a> Trainer<'a> {
         }
         after.end(Phase::Optimizer);
 
-        self.steps_done += 1;
         self.settled = true;
         let short = self.shortage(parts.peak);
         let update = after.finish();
@@ -232,7 +124,7 @@ impl<'a> Trainer<'a> {
         parts.spans.extend(traced);
         parts.phases.extend(update);
         let record = StepRecord {
-            step: self.steps_done,
+            step: self.progress.steps + 1,
             loss: parts.loss,
             accuracy: tally.accuracy(),
             learning_rate: rate,
@@ -240,14 +132,50 @@ impl<'a> Trainer<'a> {
             loss_scale,
             skipped: skipped.is_some(),
         };
+        self.progress.stepped(&record);
         Ok(StepReport {
             record,
-            phases: parts.phases,
-            spans: parts.spans,
-            exchange: parts.exchange,
+            parts,
             nonfinite,
             short,
         })
+    }
+
+    /// Fails on all ranks before the first step that they run together, where one has no room for an update within it.
+    fn check_first_step(&self) -> Result<(), TrainError> {
+        if self.settled {
+            return Ok(());
+        }
+        let room = match self.engine.step.update() {
+            Update::InBackward => self.check_first_update(),
+            Update::After => Ok(()),
+        };
+        let told = room.map(|()| Tally::default());
+        self.job.ranks.tell(told, || self.counted_peak()).map(drop)
+    }
+
+    /// Fails where a device has no room for the first update, in which the optimizer's state comes: an update that has begun
+    /// cannot be taken back.
+    fn check_first_update(&self) -> Result<(), TrainError> {
+        if self.settled || self.meter.read().reserved_bytes.is_none() {
+            return Ok(());
+        }
+        self.meter.trim();
+        let device = self.device.clone().without_autodiff();
+        let optimizer = self.engine.step.optimizer_cost();
+        let bytes = (optimizer.state_bytes + optimizer.temp_bytes).0;
+        let held = (0..bytes).step_by(TRIAL_BYTES as usize).map(|at| {
+            let part = TRIAL_BYTES.min(bytes - at);
+            Tensor::<1>::empty([part.div_ceil(size_of::<f32>() as u64) as usize], &device)
+        });
+        let held: Vec<_> = held.collect();
+        let mut read = held
+            .iter()
+            .map(|part| finite::read(part.clone().slice(0..1)));
+        let had = read.try_for_each(|value| value.map(drop));
+        drop(held);
+        self.meter.trim();
+        had
     }
 
     /// Fails if there is too little memory for the update; finds values that are not finite. A step with updates in its
@@ -279,7 +207,7 @@ impl<'a> Trainer<'a> {
         parts.squares = squares.map(finite::read).transpose()?;
         let gradient = match parts.squares {
             Some(squares) if squares.is_finite() => None,
-            _ => finite::first_gradient(&self.model, &parts.gradients)?,
+            _ => finite::first(&self.model, Some(&parts.gradients))?,
         };
         if parts.loss.is_finite() && gradient.is_none() {
             return Ok(None);
@@ -287,7 +215,7 @@ impl<'a> Trainer<'a> {
         let scaler = &self.optimizer.scaler;
         let lower_scale = scaler.lower().filter(|_| parts.loss.is_finite());
         let found = NonFinite {
-            step: self.steps_done + 1,
+            step: self.progress.steps + 1,
             loss: parts.loss,
             gradient,
             handled: match lower_scale {
@@ -313,11 +241,12 @@ impl<'a> Trainer<'a> {
         // The optimizer consumes the model, so that it can update parameters in place.
         let mut model = self.take_model();
         untie(&mut model);
-        let (step, largest) = (&self.engine.step, &self.engine.largest);
-        let needed = match self.steps_done {
+        let largest = self.planned.largest();
+        let needed = match self.progress.steps {
             0 => largest.first_update,
             _ => largest.update,
         };
+        let step = &self.engine.step;
         let make_room = || step.make_room(needed);
         let optimizer = &mut self.optimizer;
         let model = optimizer.step_by_layer(rate, model, gradients, squares, make_room);
@@ -339,8 +268,8 @@ impl<'a> Trainer<'a> {
         sent
     }
 
-    fn take_model(&mut self) -> Sequential<Stage> {
-        std::mem::replace(&mut self.model, Sequential::new(Vec::new()))
+    pub(super) fn take_model(&mut self) -> Sequential<Stage> {
+        replace(&mut self.model, Sequential::new(Vec::new()))
     }
 
     /// Undoes a step that has begun.

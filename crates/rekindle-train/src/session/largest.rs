@@ -1,22 +1,25 @@
 //! Maximum memory that one action of a step allocates.
 
-use rekindle_plan::{Bytes, Chain, OptimizerCost, Stage};
+use rekindle_plan::{Bytes, Stage};
+
+use super::Planned;
 
 /// The most that any stage of a recording takes. Its stages need not be those of the model.
-#[derive(Default)]
-pub(crate) struct LargestNeeds {
+pub(super) struct LargestNeeds {
     /// Of a forward.
-    pub(crate) forward: Bytes,
+    pub(super) forward: Bytes,
     /// Of an update of a stage's parameters, one after the other.
-    pub(crate) update: Bytes,
+    pub(super) update: Bytes,
     /// The same for the first update, which allocates the optimizer's state.
-    pub(crate) first_update: Bytes,
+    pub(super) first_update: Bytes,
     /// Of any action, and the optimizer's state.
-    pub(crate) any: Bytes,
+    pub(super) any: Bytes,
 }
 
-impl LargestNeeds {
-    pub(crate) fn of(chain: &Chain, optimizer: &OptimizerCost) -> Self {
+impl Planned {
+    /// The most memory that single actions of this plan take.
+    pub(super) fn largest(&self) -> LargestNeeds {
+        let (chain, optimizer) = (&self.staged.chain, &self.optimizer);
         let most = |needed: &dyn Fn(usize, &Stage) -> Bytes| {
             let stages = chain.stages.iter().enumerate();
             let needs = stages.map(|(place, stage)| needed(place, stage));
@@ -38,7 +41,7 @@ impl LargestNeeds {
         let share = largest_gradient.0 as f64 / chain.grad_bytes().0.max(1) as f64;
         let state = Bytes((optimizer.state_bytes.0 as f64 * share) as u64);
         let actions = [forward, tracked, backward, loss, optimizer.temp_bytes];
-        Self {
+        LargestNeeds {
             forward,
             update,
             first_update: update + state,

@@ -12,7 +12,7 @@ use rekindle::{
     seed::StepSeed,
 };
 
-use super::Trainer;
+use super::Session;
 use crate::{
     data::batch::Batch,
     engine::{PartOutput, step_batch},
@@ -30,20 +30,24 @@ pub(super) struct Parts {
     pub(super) loss: f64,
     pub(super) tally: Tally,
     pub(super) peak: PeakMemory,
+    /// Memory by phase.
     pub(super) phases: Vec<PhaseReading>,
+    /// Memory after every span, if the step was traced.
     pub(super) spans: Vec<SpanReading>,
+    /// Measurements of the exchange, if [ranks](crate::ranks) share the step: the sum over all parts, with the network
+    /// operations of the last.
     pub(super) exchange: Option<ExchangeReading>,
 }
 
-impl Trainer<'_> {
+impl Session<'_> {
     /// Runs all parts, with the update where it belongs to the backward.
-    pub(super) fn parts(
+    pub(super) fn run_parts(
         &mut self,
         parts: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
         rate: f64,
     ) -> Result<Parts, TrainError> {
         let count = parts.len();
-        let scale = self.loss_scale().unwrap_or(1.0);
+        let scale = self.optimizer.scaler.scale().unwrap_or(1.0);
         let mut all = Parts {
             peak: self.no_peak(),
             ..Parts::default()
@@ -51,8 +55,8 @@ impl Trainer<'_> {
         for (part, batch) in parts.enumerate() {
             let batch = batch?;
             all.tally.samples += batch.samples();
-            all.tally.predictions += batch.targets.len();
-            let run = self.steps_done * count + part;
+            all.tally.predictions += batch.predictions();
+            let run = self.progress.steps * count + part;
             let part = self.run_part(batch, run as u64, rate)?;
             match count {
                 1 => all.gradients = part.gradients,
@@ -90,7 +94,7 @@ impl Trainer<'_> {
     }
 
     /// Below every peak: nothing but what the driver's context took.
-    pub(crate) fn no_peak(&self) -> PeakMemory {
+    pub(super) fn no_peak(&self) -> PeakMemory {
         PeakMemory {
             context_bytes: self.meter.context_bytes(),
             ..PeakMemory::default()
@@ -99,7 +103,7 @@ impl Trainer<'_> {
 }
 
 /// Raises a peak to those of some phases.
-pub(crate) fn raise(peak: &mut PeakMemory, phases: &[PhaseReading]) {
+pub(super) fn raise(peak: &mut PeakMemory, phases: &[PhaseReading]) {
     for PhaseReading { memory, .. } in phases {
         peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
         peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
@@ -107,7 +111,7 @@ pub(crate) fn raise(peak: &mut PeakMemory, phases: &[PhaseReading]) {
 }
 
 /// Adds a part's gradients to a sum in `f32`: halves would lose what is small beside the sum, and overflow sooner.
-pub(super) fn accumulate<M: Module>(model: &M, sum: &mut GradientsParams, part: GradientsParams) {
+fn accumulate<M: Module>(model: &M, sum: &mut GradientsParams, part: GradientsParams) {
     struct Add<'a> {
         sum: &'a mut GradientsParams,
         part: GradientsParams,

@@ -2,15 +2,9 @@
 
 use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, graph::GraphPlanError};
 
-use super::super::{
-    Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier,
-};
-use crate::{
-    engine::{Engine, LargestNeeds},
-    history::PENDING,
-    settings::OnNonFinite,
-};
-use rekindle::record::{PlanSummary, RecordError, StagedPlan, Update};
+use super::{Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier};
+use crate::{engine::Engine, history::PENDING, settings::OnNonFinite};
+use rekindle::record::{RecordError, StagedPlan, Update};
 
 /// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.
 const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
@@ -20,7 +14,7 @@ impl Engine {
     #[must_use]
     pub fn measured_step(&self, job: &Job<'_>) -> MeasuredStep {
         let step = &self.step;
-        let mut chain = self.staged_plan().chain;
+        let mut chain = self.staged_plan(job).chain;
         chain.optimizer = step.optimizer_cost();
         // The state is counted in the optimizer's costs.
         chain.fixed_bytes -= chain.optimizer.state_bytes;
@@ -28,10 +22,10 @@ impl Engine {
     }
 
     /// The step's plan by stages, with the names of the model's stages.
-    fn staged_plan(&self) -> StagedPlan {
+    fn staged_plan(&self, job: &Job<'_>) -> StagedPlan {
         let staged = self.step.staged_plan();
         StagedPlan {
-            chain: named(staged.chain, &staged.marks, &self.stages),
+            chain: named(staged.chain, &staged.marks, &job.model.stage_names()),
             ..staged
         }
     }
@@ -43,6 +37,10 @@ impl Engine {
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
         self.check(job, asked)?;
+        let (planner, file) = match asked {
+            ScheduleRequest::Plan(request) => (Some(request.planner), None),
+            ScheduleRequest::Given(file) => (None, Some(file)),
+        };
         let step = &mut self.step;
         // So that the reported budgets also suffice for the same run with a folder.
         let more = match job.run_dir {
@@ -50,8 +48,12 @@ impl Engine {
             None => RUN_DIR_BYTES,
         };
         step.plan_anew(asked.budget(), asked.wanted()?)
-            .map_err(|error| refused(error, asked, more, |any| step.smallest_budget(any)))?;
-        Ok(self.planned(job, asked))
+            .map_err(|error| refused(error, planner, more, |any| step.smallest_budget(any)))?;
+        let planned = self.planned(job);
+        Ok(match file {
+            Some(file) => file.named(planned),
+            None => planned,
+        })
     }
 
     /// Fails if a schedule that was made before is for another step.
@@ -59,12 +61,12 @@ impl Engine {
         let ScheduleRequest::Given(file) = asked else {
             return Ok(());
         };
-        let staged = self.staged_plan();
+        let staged = self.staged_plan(job);
         file.check(&staged.chain)?;
         let recording = staged.order.map_or(0, |order| order.recording);
         let order = file.order_of(recording)?;
         if !order.offloaded.is_empty() && job.host.is_none() {
-            return Err(RunError::OtherModel(
+            return Err(RunError::Refused(
                 "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`".into(),
             ));
         }
@@ -78,28 +80,26 @@ impl Engine {
     ///
     /// If no plan fits.
     pub(crate) fn plan_again(&mut self, job: &Job<'_>, budget: Bytes) -> Result<Planned, RunError> {
-        let asked = ScheduleRequest::Plan(Request::within(budget));
-        let planned = self.step.plan_again(Some(budget), Planner::Auto);
-        planned.map_err(|error| refused(error, &asked, Bytes::ZERO, |_| None))?;
-        Ok(self.planned(job, &asked))
+        let auto = Planner::Auto;
+        let planned = self.step.plan_again(Some(budget), auto);
+        planned.map_err(|error| refused(error, Some(auto), Bytes::ZERO, |_| None))?;
+        Ok(self.planned(job))
     }
 
-    /// The step's plan, which this request has made.
-    fn planned(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Planned {
-        // The trainer checks all parts of a batch together; updates in the backward pass are checked one by one.
+    /// The step's new plan.
+    fn planned(&mut self, job: &Job<'_>) -> Planned {
+        // A run checks all parts of a batch together; updates in the backward pass are checked one by one.
         let stops = job.settings.on_nonfinite == OnNonFinite::Stop;
         let in_backward = self.step.update() == Update::InBackward;
         self.step.set_finite_check(stops && in_backward);
-        let planned = self.current(job, asked.made_before());
-        self.largest = LargestNeeds::of(&planned.staged.chain, &planned.optimizer);
-        planned
+        self.current(job)
     }
 
-    /// The plan that the step has now; `before` is the plan of the file that it was read from.
-    pub(crate) fn current(&self, job: &Job<'_>, before: Option<&PlanSummary>) -> Planned {
+    /// The plan that the step has now.
+    pub(crate) fn current(&self, job: &Job<'_>) -> Planned {
         let (parts, optimizer) = (job.settings.accumulate, self.step.optimizer_cost());
-        let (plan, staged) = (self.step.plan(), self.staged_plan());
-        Planned::new(parts, plan, staged, optimizer, before)
+        let (plan, staged) = (self.step.plan(), self.staged_plan(job));
+        Planned::new(parts, plan, staged, optimizer)
     }
 
     /// The memory/time frontier of a planner.
@@ -115,11 +115,7 @@ impl Engine {
 }
 
 /// The chain with the names of the model's stages.
-pub(in super::super) fn named(
-    mut chain: Chain,
-    marks: &[Option<usize>],
-    names: &[String],
-) -> Chain {
+pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], names: &[String]) -> Chain {
     for (stage, mark) in chain.stages.iter_mut().zip(marks) {
         if let Some(name) = mark.and_then(|mark| names.get(mark)) {
             stage.name.clone_from(name);
@@ -128,28 +124,28 @@ pub(in super::super) fn named(
     chain
 }
 
-/// The error of a schedule request; the smallest budget is so much more, and `any` that of a planner.
-pub(in super::super) fn refused(
+/// The error of a planner, or of a given plan; the smallest budget is so much more, and `any` that of a planner.
+pub(super) fn refused(
     error: RecordError,
-    asked: &ScheduleRequest,
+    planner: Option<Planner>,
     more: Bytes,
     any: impl FnOnce(Planner) -> Option<Bytes>,
 ) -> RunError {
-    match (error, asked) {
+    match (error, planner) {
         (
             RecordError::Infeasible {
                 budget,
                 smallest,
                 floor,
             },
-            ScheduleRequest::Plan(request),
+            Some(planner),
         ) => {
-            let any = match request.planner {
+            let any = match planner {
                 Planner::Auto => None,
                 _ => any(Planner::Auto),
             };
             RunError::Plan(PlanError::Infeasible {
-                planner: request.planner,
+                planner,
                 budget,
                 smallest: smallest + more,
                 smallest_of_all: any.map_or(smallest, |any| any.min(smallest)) + more,

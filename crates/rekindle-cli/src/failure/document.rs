@@ -1,12 +1,14 @@
-//! The JSON document of a failed command.
+//! The JSON documents of failed commands.
 
-use std::env;
+use std::{env, fmt};
 
 use miette::Report;
+use rekindle_plan::{Bytes, Planner};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{exit, failure::Failure, output};
+use super::Failure;
+use crate::{exit, output};
 
 /// Format tag of [`ErrorDocument`].
 pub const ERROR_FORMAT: &str = "rekindle-error/1";
@@ -35,6 +37,40 @@ struct ConfigPlace {
     column: usize,
 }
 
+/// Format tag of [`Infeasible`].
+pub const INFEASIBLE_FORMAT: &str = "rekindle-infeasible/1";
+
+/// In place of a plan's or a run's document; the command exits with [`NO_PLAN`](crate::exit::NO_PLAN).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Infeasible {
+    /// [`INFEASIBLE_FORMAT`].
+    pub format: String,
+    /// The planner that was asked.
+    #[schemars(with = "String", extend("enum" = Planner::ALL.map(Planner::name)))]
+    pub planner: Planner,
+    /// Always `false`.
+    pub feasible: bool,
+    /// The budget.
+    pub budget_bytes: Bytes,
+    /// The smallest budget that this planner fits.
+    pub smallest_budget_bytes: Bytes,
+    /// The smallest budget that any planner fits.
+    pub smallest_budget_of_all_planners_bytes: Bytes,
+    /// Where the plan of that planner has its peak, such as `while it makes the gradient of ..`; `null` if that is not known.
+    pub floor: Option<String>,
+}
+
+impl fmt::Display for Infeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let smallest = self.smallest_budget_of_all_planners_bytes;
+        write!(
+            f,
+            "no plan fits {}; the smallest budget is {smallest}",
+            self.budget_bytes
+        )
+    }
+}
+
 impl From<&Failure> for ErrorDocument {
     fn from(failure: &Failure) -> Self {
         let report = &failure.report;
@@ -59,8 +95,11 @@ impl ErrorDocument {
 }
 
 /// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
-pub fn write(failure: &Failure) {
-    write_document(&ErrorDocument::from(failure));
+pub(super) fn write(failure: &Failure) {
+    match &failure.infeasible {
+        Some(infeasible) => write_document(&**infeasible),
+        None => write_document(&ErrorDocument::from(failure)),
+    }
 }
 
 /// The same for arguments that clap rejects, with clap's message.
@@ -77,7 +116,7 @@ pub fn write_usage(error: &clap::Error) {
     });
 }
 
-fn write_document(document: &ErrorDocument) {
+fn write_document(document: &impl Serialize) {
     let asked = env::args_os().any(|argument| argument == "--json");
     if asked && !output::wrote_document() {
         // The report is on standard error in any case.

@@ -27,15 +27,14 @@ use std::{
 };
 
 use ::mpi::{
-    Count, Threading,
+    Threading,
     collective::SystemOperation,
-    datatype::PartitionMut,
     environment::initialize_with_threading,
     topology::SimpleCommunicator,
     traits::{Communicator, CommunicatorCollectives, Root},
 };
 
-use crate::reduce::{Collective, ReduceError, Reducer, TIME_LIMIT};
+use super::{Collective, ReduceError, Reducer, TIME_LIMIT};
 
 /// Maximum number of elements per call: MPI counts in 32 bits.
 const AT_ONCE: usize = 1 << 28;
@@ -149,7 +148,7 @@ fn serve(world: &SimpleCommunicator, asked: &Receiver<Collective>, under_way: &A
                 answer.send(Ok(sums));
             }
             Collective::AllGather(bytes, answer) => {
-                let all = gather(world, &bytes);
+                let all = gather(world, bytes);
                 done();
                 answer.send(Ok(all));
             }
@@ -170,30 +169,19 @@ fn reduce(world: &SimpleCommunicator, values: &[f32]) -> Vec<f32> {
     sums
 }
 
-/// Gathered values are short: they fit into one call.
-fn gather(world: &SimpleCommunicator, bytes: &[u8]) -> Vec<Vec<u8>> {
-    let mut counts: Vec<Count> = vec![0; world.size() as usize];
-    world.all_gather_into(&(bytes.len() as Count), &mut counts);
-    let starts = counts.iter().scan(0, |next, count| {
-        let start = *next;
-        *next += count;
-        Some(start)
-    });
-    let starts: Vec<Count> = starts.collect();
-    if counts.iter().all(|count| *count == 0) {
-        // Open MPI refuses to gather nothing.
-        return vec![Vec::new(); counts.len()];
-    }
-    let mut all = vec![0; counts.iter().sum::<Count>() as usize];
-    let mut parts = PartitionMut::new(&mut all[..], &counts[..], &starts[..]);
-    world.all_gather_varcount_into(bytes, &mut parts);
-    let mut rest = all.as_slice();
-    let parts = counts.iter().map(|count| {
-        let (own, others) = rest.split_at(*count as usize);
-        rest = others;
-        own.to_vec()
-    });
-    parts.collect()
+/// Gathered values are short: padded to the longest of them, they fit into one call.
+fn gather(world: &SimpleCommunicator, mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    let mut lengths = vec![0_u64; world.size() as usize];
+    world.all_gather_into(&(bytes.len() as u64), &mut lengths);
+    // Open MPI refuses to gather nothing.
+    let longest = lengths.iter().fold(1_u64, |most, &length| most.max(length)) as usize;
+    bytes.resize(longest, 0);
+    let mut all = vec![0_u8; longest * lengths.len()];
+    world.all_gather_into(&bytes, &mut all);
+    let parts = all.chunks(longest).zip(lengths);
+    parts
+        .map(|(part, length)| part[..length as usize].to_vec())
+        .collect()
 }
 
 fn broadcast(world: &SimpleCommunicator, root: usize, mut bytes: Vec<u8>) -> Vec<u8> {
