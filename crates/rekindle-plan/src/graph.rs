@@ -7,8 +7,8 @@
 //! time. Nothing here assumes a chain: skips, several inputs and shared parameters are ordinary edges.
 //!
 //! The formulation is that of Jain et al. 2020 (Checkmate, arXiv 1910.02653): which operations run before each
-//! operation of the step, and what is kept in between. They solve it as an integer program. This crate uses a search,
-//! because a step of thousands of operations must be planned in seconds.
+//! operation of the step, and what is kept in between. They solve it as an integer program. This crate uses a local search
+//! (`search`), because a step of thousands of operations must be planned in a second.
 //!
 //! # Map
 //! | file | what it owns |
@@ -20,10 +20,6 @@
 //! | `borders.rs` | [`borders()`]: where a forward pass can be cut |
 //! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, a chain as a graph, and schedules of the chain as programs |
 //! | `chain_plans.rs` | [`plan_chain`] and [`chain_frontier`]: plans of a chain alone |
-//! | `walk.rs` | one walk under a budget: which tensors are evicted and recomputed |
-//! | `search.rs`, `ladder.rs` | the graph planner: many walks, at the budget and a few smaller ones |
-//! | `exact.rs` | small graphs: the optimum |
-//! | `smallest.rs` | the program with the smallest peak |
 //! | `spans.rs` | a program in terms of stages, and the tensors that each pass makes and frees |
 //! | `updates.rs` | parameter updates inside the backward pass: when each may run |
 //! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks while a program runs, and the time added by that |
@@ -67,29 +63,25 @@
 mod borders;
 mod chain_plans;
 mod error;
-mod exact;
 mod exchange;
 mod found;
 mod index;
-mod ladder;
 mod link;
 mod plan;
 mod program;
-mod search;
 mod simulator;
-mod smallest;
 mod spans;
 mod staged;
 mod stages;
 mod step;
 mod updates;
 mod validate;
-mod walk;
 
 pub use borders::{Border, borders};
 pub use chain_plans::{chain_frontier, plan_chain};
 pub use error::GraphPlanError;
 pub use exchange::{ExchangeCost, Exchanged, Ring, Timetable};
+pub(crate) use found::Found;
 pub use link::{Link, Rate};
 pub use plan::{GraphPlan, plan_graph};
 pub use program::Program;

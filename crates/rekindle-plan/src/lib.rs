@@ -47,6 +47,7 @@ pub mod graph;
 mod planner;
 mod request;
 pub mod schedule;
+mod search;
 pub mod seconds;
 
 pub use bytes::Bytes;

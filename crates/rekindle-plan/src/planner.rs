@@ -87,7 +87,7 @@ pub(crate) fn schedules(
             let numbers = uniform::numbers(stages).into_iter();
             Ok(numbers.map(Recipe::Segments).collect())
         }
-        Planner::Optimal | Planner::Graph | Planner::Auto => {
+        Planner::Optimal | Planner::Auto => {
             chain.validate()?;
             check_length(Planner::Optimal, stages, MOST_STAGES_OF_WINDOWS)?;
             let room = within.map(|budget| (budget - chain.resident_bytes()).0);

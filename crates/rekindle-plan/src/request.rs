@@ -18,10 +18,7 @@ pub enum Planner {
     Segments(Option<usize>),
     /// The best persistent schedule over stages.
     Optimal,
-    /// Single operations, stages or not. A chain has only stages: there it is `optimal`. Its plans are those of `auto`, and
-    /// have that name.
-    Graph,
-    /// `none` if it fits, else the faster of `optimal` and [`Planner::Graph`].
+    /// `none` if it fits, else a search over single operations. A chain has only stages: there it is `optimal`.
     #[default]
     Auto,
 }
@@ -55,7 +52,7 @@ impl Planner {
             Planner::None => "none",
             Planner::Segments(_) => "segments",
             Planner::Optimal => "optimal",
-            Planner::Graph | Planner::Auto => "auto",
+            Planner::Auto => "auto",
         }
     }
 }
@@ -98,7 +95,7 @@ pub struct Request {
     pub budget: Option<Bytes>,
     /// Which planner.
     pub planner: Planner,
-    /// The link to host memory, for the planners `graph` and `auto`; `None` where tensors stay on the device.
+    /// The link to host memory, for the planner `auto`; `None` where tensors stay on the device.
     pub link: Option<Link>,
 }
 

@@ -81,7 +81,7 @@ pub fn chain_frontier<T>(
 fn over_chain(chain: &Chain, planner: Planner) -> Planner {
     match planner {
         Planner::Auto if chain.stages.len() > MOST_STAGES_OF_WINDOWS => Planner::Segments(None),
-        Planner::Auto | Planner::Graph => Planner::Optimal,
+        Planner::Auto => Planner::Optimal,
         planner => planner,
     }
 }

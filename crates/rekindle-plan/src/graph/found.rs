@@ -1,4 +1,4 @@
-//! Programs with their costs, and their comparison.
+//! Programs with their costs.
 
 use super::{Graph, Program, Simulated, simulate};
 use crate::bytes::Bytes;
@@ -20,22 +20,5 @@ impl Found {
 
     pub(crate) fn peak(&self) -> Bytes {
         self.simulated.peak
-    }
-
-    pub(crate) fn seconds(&self) -> f64 {
-        self.simulated.time.0
-    }
-
-    /// Whether it takes less time, or the same time and fewer bytes.
-    pub(crate) fn beats(&self, other: &Found) -> bool {
-        let time = self.seconds().total_cmp(&other.seconds());
-        time.then(self.peak().cmp(&other.peak())).is_lt()
-    }
-}
-
-/// Keeps the better one.
-pub(crate) fn keep_better(best: &mut Option<Found>, found: Found) {
-    if best.as_ref().is_none_or(|best| found.beats(best)) {
-        *best = Some(found);
     }
 }

@@ -1,17 +1,15 @@
 //! Entry point of the planners for graphs: [`plan_graph`] takes a graph and a request and returns a program.
 
-use super::borders::{Border, borders};
+use super::borders::borders;
 use super::error::GraphPlanError;
 use super::found::Found;
-use super::index::Index;
-use super::ladder::Ladder;
 use super::link::{self, Link};
 use super::staged::AllStaged;
 use super::{Graph, GraphError, OperationId, Program, Simulated, TensorId};
 use crate::bytes::Bytes;
-use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
 use crate::schedule::{self, Action, StageId};
+use crate::search;
 
 /// A program with its cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,146 +56,62 @@ impl GraphPlan {
         }
         Ok(GraphPlan {
             offloaded,
-            ..finish(Planner::Graph, found, None)
+            ..finish(Planner::Auto, found, None)
         })
     }
 }
 
 /// Makes a plan.
 ///
-/// `segments` and `optimal` plan over the stages between [`borders`](super::borders()), and return their fastest program
-/// that fits. `graph` improves on the programs of `optimal`, so it is never slower. With a link, `graph` and `auto`
-/// offload tensors if that is faster than recomputing, or if nothing else fits. No plan exceeds the budget.
+/// `none` is the recorded order. `segments` and `optimal` plan over the stages between [`borders`](super::borders()), and
+/// return their fastest program that fits. `auto` is the recorded order if that fits, else the program of a search over all
+/// operations; with a link, it offloads tensors if that is faster than recomputing, or if nothing else fits. No plan exceeds
+/// the budget.
 ///
 /// # Errors
 /// [`GraphPlanError::Infeasible`] with the planner's program of the smallest peak, and other errors for an invalid graph or
 /// request.
 pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
-    let planning = Planning::new(graph, request)?;
+    let recorded = Found::of(graph, &Program::recorded(graph)?);
+    let budget = request.budget.unwrap_or(Bytes::MAX);
     match request.planner {
-        Planner::Auto | Planner::Graph if planning.recorded.peak() > planning.budget => {
-            let staged = planning.optimal()?;
-            let on_device = planning.searched(&staged);
-            match &request.link {
-                Some(link) => planning.linked(link, &staged, on_device),
-                None => on_device,
-            }
-        }
-        Planner::None | Planner::Auto | Planner::Graph => {
-            fitting(finish(Planner::None, planning.recorded, None), request)
-        }
+        Planner::Auto if recorded.peak() > budget => searched(graph, request, budget),
+        Planner::None | Planner::Auto => fitting(finish(Planner::None, recorded, None), request),
         planner @ (Planner::Segments(_) | Planner::Optimal) => {
-            planning.all_staged(planner)?.best(planner, request)
+            AllStaged::new(graph, &borders(graph), planner)?.best(planner, request)
         }
     }
 }
 
-/// The common input of all planners.
-struct Planning<'a> {
-    graph: &'a Graph,
-    request: &'a Request,
-    budget: Bytes,
-    index: Index,
-    borders: Vec<Border>,
-    recorded: Found,
+/// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
+fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan, GraphPlanError> {
+    let on_device = search::within(graph, budget, Bytes::ZERO, None)?;
+    let best = match &request.link {
+        None => on_device
+            .map(on_device_plan)
+            .map_err(|leanest| on_device_plan(*leanest)),
+        Some(link) => {
+            let (linked, tensors) = graph.with_all_transfers(link)?;
+            let start = on_device.as_ref().ok();
+            let found = search::within(&linked, budget, link.host_bytes, start)?;
+            let plan = |found: Found| -> Result<GraphPlan, GraphPlanError> {
+                let operations = found.program.operations();
+                let (offloaded, operations) =
+                    link::used(operations, &tensors, graph.operations.len());
+                GraphPlan::of_operations(graph, Some(link), operations, offloaded)
+            };
+            match found {
+                Ok(found) => Ok(plan(found)?),
+                Err(leanest) => Err(plan(*leanest)?),
+            }
+        }
+    };
+    best.map_err(|leanest| infeasible(leanest, request))
 }
 
-impl<'a> Planning<'a> {
-    fn new(graph: &'a Graph, request: &'a Request) -> Result<Planning<'a>, GraphPlanError> {
-        Ok(Planning {
-            borders: borders(graph),
-            recorded: Found::of(graph, &Program::recorded(graph)?),
-            graph,
-            request,
-            budget: request.budget.unwrap_or(Bytes::MAX),
-            index: Index::new(graph),
-        })
-    }
-
-    fn all_staged(&self, planner: Planner) -> Result<AllStaged<'a>, GraphPlanError> {
-        AllStaged::new(self.graph, &self.borders, planner)
-    }
-
-    /// The programs of `optimal`; none if the planners for chains reject the sizes, or are no help for so many stages.
-    fn optimal(&self) -> Result<AllStaged<'a>, GraphPlanError> {
-        if self.borders.len() > MOST_STAGES_OF_WINDOWS {
-            return Ok(AllStaged::over(self.graph, Vec::new()));
-        }
-        match self.all_staged(Planner::Optimal) {
-            Err(GraphPlanError::Plan(PlanError::Chain(_))) => {
-                Ok(AllStaged::over(self.graph, Vec::new()))
-            }
-            staged => staged,
-        }
-    }
-
-    fn searched(&self, staged: &AllStaged<'_>) -> Result<GraphPlan, GraphPlanError> {
-        let planner = self.request.planner;
-        let found = match self.ladder(staged).within(self.budget) {
-            Ok(found) => found,
-            Err(leanest) => return Err(infeasible(finish(planner, *leanest, None), self.request)),
-        };
-        match staged.fastest_within(self.budget) {
-            Some(over_stages)
-                if planner == Planner::Auto && over_stages.seconds <= found.seconds() =>
-            {
-                Ok(staged.plan(Planner::Optimal, over_stages)?)
-            }
-            _ => Ok(finish(Planner::Graph, found, None)),
-        }
-    }
-
-    /// The better of a plan that keeps everything on the device and one that may offload tensors.
-    fn linked(
-        &self,
-        link: &Link,
-        staged: &AllStaged<'_>,
-        on_device: Result<GraphPlan, GraphPlanError>,
-    ) -> Result<GraphPlan, GraphPlanError> {
-        let (graph, tensors) = self.graph.with_all_transfers(link)?;
-        let index = Index::new(&graph);
-        let ladder = Ladder {
-            graph: &graph,
-            index: &index,
-            host_room: link.host_bytes,
-            ..self.ladder(staged)
-        };
-        match (ladder.within(self.budget), &on_device) {
-            (Ok(found), Ok(plan)) if found.seconds() >= plan.simulated.time.0 => on_device,
-            (Ok(found), _) => self.moving(&found, &tensors, link),
-            (Err(leanest), Err(GraphPlanError::Infeasible { leanest: other, .. }))
-                if leanest.peak() < other.simulated.peak =>
-            {
-                let leanest = self.moving(&leanest, &tensors, link)?;
-                Err(infeasible(leanest, self.request))
-            }
-            (Err(_), _) => on_device,
-        }
-    }
-
-    /// The plan of a program of the graph with transfers of `tensors`.
-    fn moving(
-        &self,
-        found: &Found,
-        tensors: &[TensorId],
-        link: &Link,
-    ) -> Result<GraphPlan, GraphPlanError> {
-        let operations = found.program.operations();
-        let plain = self.graph.operations.len();
-        let (offloaded, operations) = link::used(operations, tensors, plain);
-        GraphPlan::of_operations(self.graph, Some(link), operations, offloaded)
-    }
-
-    fn ladder<'s>(&'s self, staged: &'s AllStaged<'s>) -> Ladder<'s> {
-        Ladder {
-            graph: self.graph,
-            index: &self.index,
-            recorded: &self.recorded,
-            staged,
-            host_room: Bytes::ZERO,
-        }
-    }
+fn on_device_plan(found: Found) -> GraphPlan {
+    finish(Planner::Auto, found, None)
 }
 
 /// The plan if it is within the budget; if not, it is the one with the smallest peak.

@@ -77,7 +77,7 @@ impl<'a> AllStaged<'a> {
                 self.programs.push(Staged {
                     recipe,
                     peak: found.peak(),
-                    seconds: found.seconds(),
+                    seconds: found.simulated.time.0,
                     stages: place,
                 });
             }

@@ -91,10 +91,12 @@ pub fn any(random: &mut Sequence, operations: usize) -> Graph {
             builder.last().outputs.push(second);
             tensors.push(second);
         }
-        let (view, in_place, draws) = (random.chance(12), random.chance(30), random.chance(8));
+        // A view reads one tensor, and draws nothing.
+        let view = random.chance(12) && inputs.len() == 1;
+        let (in_place, draws) = (random.chance(30), random.chance(8) && !view);
         let same = builder.graph.tensors[inputs[0].index()].bytes;
         let operation = builder.last();
-        operation.temp_bytes = Bytes(random.below(3));
+        operation.temp_bytes = Bytes(if view { 0 } else { random.below(3) });
         operation.view = view;
         operation.repeatable = !draws;
         if in_place && !view {

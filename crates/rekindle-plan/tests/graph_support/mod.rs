@@ -13,7 +13,7 @@ use rekindle_plan::{Bytes, Graph, GraphPlan, GraphPlanError, Planner, Request, p
 /// The plan with the smallest peak that is found.
 pub fn leanest(graph: &Graph) -> GraphPlan {
     let nothing = Request {
-        planner: Planner::Graph,
+        planner: Planner::Auto,
         ..Request::within(Bytes::ZERO)
     };
     match plan_graph(graph, &nothing) {

@@ -88,7 +88,7 @@ fn what_is_dear_is_kept_and_what_is_cheap_is_run_again() {
     let (graph, kinds) = transformer(6);
     graph.validate().unwrap();
     let whole = planned(&graph, Planner::Segments(Some(6)), None);
-    let single = planned(&graph, Planner::Graph, Some(whole.simulated.peak));
+    let single = planned(&graph, Planner::Auto, Some(whole.simulated.peak));
     assert!(single.simulated.peak <= whole.simulated.peak);
     assert!(single.simulated.time.0 < whole.simulated.time.0);
     let [norm, projection, _, activation, _] = run_again(&graph, &kinds, &single);
@@ -119,10 +119,10 @@ fn single_operations_against_whole_blocks() {
         for (budget, planner) in [
             (leanest, blocks),
             (leanest, Planner::Optimal),
-            (leanest, Planner::Graph),
+            (leanest, Planner::Auto),
             (half, Planner::Segments(None)),
             (half, Planner::Optimal),
-            (half, Planner::Graph),
+            (half, Planner::Auto),
         ] {
             let started = Instant::now();
             let plan = planned(&graph, planner, Some(budget));

@@ -10,7 +10,7 @@ use rekindle_plan::{Bytes, Planner, Request, chain_frontier};
 
 const PLANNERS: [Planner; 6] = [
     Planner::Auto,
-    Planner::Graph,
+    Planner::Auto,
     Planner::Optimal,
     Planner::Segments(None),
     Planner::Segments(Some(1)),

@@ -175,7 +175,7 @@ fn a_unet_trains_in_half_the_memory() {
     let graph = unet(4, false);
     let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
     let request = Request {
-        planner: Planner::Graph,
+        planner: Planner::Auto,
         ..Request::within(Bytes(recorded.peak.0 / 2))
     };
     let plan = plan_graph(&graph, &request).unwrap();

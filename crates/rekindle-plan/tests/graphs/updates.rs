@@ -103,7 +103,7 @@ fn gradients_go_one_by_one_in_every_plan() {
     for budget in (smallest.0..=plain.peak.0).step_by(5) {
         for planner in [
             Planner::Auto,
-            Planner::Graph,
+            Planner::Auto,
             Planner::Optimal,
             Planner::Segments(None),
         ] {

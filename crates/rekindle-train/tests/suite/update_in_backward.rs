@@ -110,7 +110,7 @@ where
     let plans = [
         (None, Planner::None),
         (None, Planner::Segments(Some(2))),
-        (between(0.1), Planner::Graph),
+        (between(0.1), Planner::Auto),
         (between(0.4), Planner::Auto),
     ];
     let mut repeated = 0;

@@ -129,7 +129,7 @@ impl PlanSummary {
         let predicted_peak = run.peak.max(apart);
         Self {
             planner: match plan.planner {
-                Planner::Graph => Planner::Auto,
+                Planner::Auto => Planner::Auto,
                 Planner::Segments(_) => Planner::Segments(None),
                 other => other,
             },

@@ -51,7 +51,7 @@ const FREE: Rate = Rate {
 /// Another copy of the parameters comes into use while a test trains, and plans differ in what they take themselves.
 const LEEWAY: Bytes = Bytes(1 << 18);
 const BUDGETS: [(f64, Planner); 3] = [
-    (0.1, Planner::Graph),
+    (0.1, Planner::Auto),
     (0.5, Planner::Optimal),
     (0.6, Planner::Auto),
 ];

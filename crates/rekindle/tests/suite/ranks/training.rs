@@ -279,7 +279,7 @@ fn ranks_train_an_mlp_as_one_device_does() {
 #[test]
 fn ranks_train_a_transformer_as_one_device_does() {
     own_process!();
-    let budget = (Planner::Graph, [12].as_slice());
+    let budget = (Planner::Auto, [12].as_slice());
     check_all::<Transformer>("adam", adam, 3..=3, budget);
 }
 
@@ -307,7 +307,7 @@ fn ranks_normalise_as_one_device_does() {
     }
     for count in 2..=3 {
         let batch = Normed::batch(12 / count, &device);
-        let plan = planned::<Normed>(&model, &batch, Update::After, Planner::Graph);
+        let plan = planned::<Normed>(&model, &batch, Update::After, Planner::Auto);
         let way = Way {
             plan: Some(&plan),
             sizes: &[12],
@@ -380,7 +380,7 @@ fn check_sharded<T: Task>(
 fn a_sharded_state_gives_the_bits_of_a_whole_one() {
     own_process!();
     check_sharded::<Mlp>(2..=3, Planner::Segments(Some(2)), (12, STEPS));
-    check_sharded::<Transformer>(3..=3, Planner::Graph, (12, 2));
+    check_sharded::<Transformer>(3..=3, Planner::Auto, (12, 2));
     // More ranks than parameters, and many buckets.
     check_sharded::<Wide>(5..=5, Planner::Segments(Some(2)), (5, 1));
 }

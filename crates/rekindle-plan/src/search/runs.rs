@@ -1,0 +1,484 @@
+//! The state of the search: the runs of each operation in one order, with its peak and time kept up to date.
+//!
+//! Runs lie in buckets, one for each operation of the recorded order: first what runs before that operation, then itself.
+//! Where a value is freed follows from the runs alone: after the last run that reads it before its maker runs again. Each run
+//! knows what is freed after it, each bucket its change of held bytes and its highest moment, and a tree over buckets those
+//! of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
+
+use super::Room;
+use super::net::{NONE, Net, Op};
+
+/// The place of a run: its bucket, and its place there.
+pub(super) type Key = u64;
+/// Beyond all runs.
+pub(super) const END: Key = u64::MAX;
+
+pub(super) fn key(bucket: u32, place: u32) -> Key {
+    u64::from(bucket) << 32 | u64::from(place)
+}
+
+pub(super) fn bucket(key: Key) -> usize {
+    (key >> 32) as usize
+}
+
+pub(super) struct Run {
+    pub(super) op: u32,
+    pub(super) key: Key,
+    /// What is freed after it, on the device and on the host.
+    freed: [i64; 2],
+    /// Of the device's, what the operation's output takes over.
+    reused: i64,
+}
+
+/// A bucket, or a range of them: the change of held bytes, and the highest moment above what was held before, on the device
+/// and on the host.
+#[derive(Clone, Copy, PartialEq)]
+struct Node {
+    change: [i64; 2],
+    top: [i64; 2],
+}
+
+impl Node {
+    const NONE: Node = Node {
+        change: [0; 2],
+        top: [LOW; 2],
+    };
+
+    fn then(self, next: Node) -> Node {
+        let top = |of: usize| self.top[of].max(self.change[of] + next.top[of]);
+        Node {
+            change: [0, 1].map(|of| self.change[of] + next.change[of]),
+            top: [top(0), top(1)],
+        }
+    }
+}
+
+/// A change that can be undone.
+#[derive(Clone, Copy)]
+pub(super) enum Change {
+    Inserted(u32, Key),
+    Removed(u32, Key),
+}
+
+pub(super) struct Runs<'a> {
+    pub(super) net: &'a Net,
+    pub(super) runs: Vec<Run>,
+    unused: Vec<u32>,
+    /// The runs of each operation, in order.
+    of: Vec<Vec<u32>>,
+    pub(super) buckets: Vec<Vec<u32>>,
+    leaves: usize,
+    tree: Vec<Node>,
+    /// No run beyond this bucket has read the value, by value.
+    pub(super) latest: Vec<u32>,
+    pub(super) seconds: f64,
+    pub(super) changes: Vec<Change>,
+    /// A measure of the time that has been spent.
+    pub(super) work: u64,
+}
+
+const LOW: i64 = i64::MIN / 4;
+
+impl<'a> Runs<'a> {
+    /// Each operation once.
+    pub(super) fn recorded(net: &'a Net) -> Vec<u32> {
+        let ops = 0..net.ops.len() as u32;
+        ops.filter(|&op| !net.ops[op as usize].transfer).collect()
+    }
+
+    /// The runs of a list of operations, after so much work.
+    pub(super) fn of(net: &'a Net, order: &[u32], work: u64) -> Runs<'a> {
+        let leaves = net.ranks.next_power_of_two();
+        let mut all = Runs {
+            net,
+            runs: Vec::with_capacity(order.len()),
+            unused: Vec::new(),
+            of: vec![Vec::new(); net.ops.len()],
+            buckets: vec![Vec::new(); net.ranks],
+            leaves,
+            tree: vec![Node::NONE; 2 * leaves],
+            latest: vec![0; net.values.len()],
+            seconds: 0.0,
+            changes: Vec::new(),
+            work,
+        };
+        // The bucket of a run is that of the next recorded operation that runs for the first time.
+        let mut ran = vec![false; net.ops.len()];
+        let first = order
+            .iter()
+            .map(|&op| !std::mem::replace(&mut ran[op as usize], true));
+        let first: Vec<bool> = first.collect();
+        let mut at = net.ranks as u32 - 1;
+        let mut at_of = vec![0; order.len()];
+        for (place, &op) in order.iter().enumerate().rev() {
+            let op = &net.ops[op as usize];
+            if first[place] && !op.transfer {
+                at = at.min(op.rank);
+            }
+            at_of[place] = at;
+        }
+        for (&op, &at) in order.iter().zip(&at_of) {
+            let id = all.runs.len() as u32;
+            let list = &mut all.buckets[at as usize];
+            all.runs.push(Run {
+                op,
+                key: key(at, list.len() as u32),
+                freed: [0; 2],
+                reused: 0,
+            });
+            list.push(id);
+            all.of[op as usize].push(id);
+            for &value in &net.ops[op as usize].inputs {
+                all.latest[value as usize] = all.latest[value as usize].max(at);
+            }
+            all.seconds += net.ops[op as usize].seconds;
+        }
+        for id in 0..all.runs.len() as u32 {
+            for &value in &all.op(id).outputs {
+                let end = all.end(value, id);
+                all.charge(end, value, 1);
+            }
+        }
+        for bucket in 0..net.ranks {
+            all.tree[leaves + bucket] = all.leaf(bucket);
+        }
+        for node in (1..leaves).rev() {
+            all.tree[node] = all.tree[2 * node].then(all.tree[2 * node + 1]);
+        }
+        all
+    }
+
+    /// The operations, in order.
+    pub(super) fn order(&self) -> Vec<u32> {
+        let runs = self.buckets.iter().flatten();
+        runs.map(|&run| self.runs[run as usize].op).collect()
+    }
+
+    /// The number of runs.
+    pub(super) fn count(&self) -> usize {
+        self.runs.len() - self.unused.len()
+    }
+
+    /// The operation of a run.
+    pub(super) fn op(&self, run: u32) -> &'a Op {
+        &self.net.ops[self.runs[run as usize].op as usize]
+    }
+
+    pub(super) fn peak(&self) -> i64 {
+        self.net.fixed + self.tree[1].top[0]
+    }
+
+    pub(super) fn host_peak(&self) -> i64 {
+        self.tree[1].top[1]
+    }
+
+    /// The change of held bytes in a bucket, and its highest moment above what was held before.
+    pub(super) fn moment(&self, bucket: usize) -> (i64, i64) {
+        let Node { change, top } = self.tree[self.leaves + bucket];
+        (change[0], top[0])
+    }
+
+    /// Whether it fits.
+    pub(super) fn fits(&self, room: Room) -> bool {
+        self.peak() <= room.device && self.host_peak() <= room.host
+    }
+
+    /// The bytes above the room, of all moments.
+    pub(super) fn overflow(&self, room: Room) -> i64 {
+        let mut held = self.net.fixed;
+        let mut total = (self.host_peak() - room.host).max(0);
+        for one in 0..self.buckets.len() {
+            let (change, top) = self.moment(one);
+            total += (held + top - room.device).max(0);
+            held += change;
+        }
+        total
+    }
+
+    /// The run of a bucket that is its highest moment.
+    pub(super) fn highest(&self, bucket: usize) -> u32 {
+        let (mut held, mut top, mut at) = (0, LOW, NONE);
+        for &id in &self.buckets[bucket] {
+            let (run, op) = (&self.runs[id as usize], self.op(id));
+            held += op.made[0] - run.reused;
+            if held + op.temporary > top {
+                (top, at) = (held + op.temporary, id);
+            }
+            held += run.reused - run.freed[0];
+        }
+        at
+    }
+
+    fn leaf(&mut self, bucket: usize) -> Node {
+        let mut all = Node::NONE;
+        for &id in &self.buckets[bucket] {
+            let (run, op) = (&self.runs[id as usize], self.op(id));
+            let [device, host] = op.made;
+            all = all.then(Node {
+                change: [device - run.freed[0], host - run.freed[1]],
+                top: [device - run.reused + op.temporary, host],
+            });
+        }
+        self.work += 1 + self.buckets[bucket].len() as u64 / 8;
+        all
+    }
+
+    fn settle(&mut self, bucket: usize) {
+        let mut node = self.leaves + bucket;
+        self.tree[node] = self.leaf(bucket);
+        while node > 1 {
+            node /= 2;
+            let now = self.tree[2 * node].then(self.tree[2 * node + 1]);
+            if now == self.tree[node] {
+                break;
+            }
+            self.tree[node] = now;
+            self.work += 1;
+        }
+    }
+
+    /// The run at a place.
+    pub(super) fn at(&self, place: Key) -> u32 {
+        self.buckets[bucket(place)][place as u32 as usize]
+    }
+
+    /// Whether a run has not been removed.
+    pub(super) fn is_there(&self, run: u32) -> bool {
+        let key = self.key(run);
+        self.buckets[bucket(key)].get(key as u32 as usize) == Some(&run)
+    }
+
+    pub(super) fn key(&self, run: u32) -> Key {
+        self.runs[run as usize].key
+    }
+
+    /// The number of runs of an operation before a place.
+    fn count_before(&self, op: u32, place: Key) -> usize {
+        self.of[op as usize].partition_point(|&run| self.key(run) < place)
+    }
+
+    pub(super) fn runs_of(&self, op: u32) -> &[u32] {
+        &self.of[op as usize]
+    }
+
+    /// The last run of an operation before a place.
+    pub(super) fn before(&self, op: u32, place: Key) -> Option<u32> {
+        let count = self.count_before(op, place);
+        count.checked_sub(1).map(|last| self.of[op as usize][last])
+    }
+
+    /// Where an operation runs next, after a place.
+    pub(super) fn next_run(&self, op: u32, after: Key) -> Key {
+        let next = self.of[op as usize].get(self.count_before(op, after + 1));
+        next.map_or(END, |&run| self.key(run))
+    }
+
+    /// The last run that makes a value, before a place.
+    pub(super) fn made_before(&self, value: u32, place: Key) -> Option<u32> {
+        let of = &self.net.values[value as usize];
+        let made = self.before(of.maker, place);
+        if of.fetch == NONE {
+            return made;
+        }
+        let fetched = self.before(of.fetch, place);
+        made.into_iter()
+            .chain(fetched)
+            .max_by_key(|&run| self.key(run))
+    }
+
+    /// Where a value is made next, after a place.
+    pub(super) fn made_next(&self, value: u32, after: Key) -> Key {
+        let of = &self.net.values[value as usize];
+        let next = self.next_run(of.maker, after);
+        match of.fetch {
+            NONE => next,
+            fetch => next.min(self.next_run(fetch, after)),
+        }
+    }
+
+    /// The last run that reads a value, between two places.
+    pub(super) fn last_read(&self, value: u32, after: Key, before: Key) -> Option<u32> {
+        let mut last = None;
+        let mut latest = after;
+        for &reader in &self.net.values[value as usize].readers {
+            if let Some(run) = self.before(reader, before)
+                && self.key(run) > latest
+            {
+                (last, latest) = (Some(run), self.key(run));
+            }
+        }
+        last
+    }
+
+    /// Where a value is read next, after a place.
+    pub(super) fn next_read(&self, value: u32, after: Key) -> Key {
+        let readers = self.net.values[value as usize].readers.iter();
+        let next = readers.map(|&reader| self.next_run(reader, after));
+        next.min().unwrap_or(END)
+    }
+
+    /// The run after which the value that a run makes is freed.
+    pub(super) fn end(&self, value: u32, made: u32) -> u32 {
+        let key = self.key(made);
+        let next = self.made_next(value, key);
+        self.last_read(value, key, next).unwrap_or(made)
+    }
+
+    fn charge(&mut self, end: u32, value: u32, sign: i64) {
+        let [device, host] = self.net.values[value as usize].bytes;
+        let reuses = self.op(end).reuses == value;
+        let run = &mut self.runs[end as usize];
+        run.freed[0] += sign * device;
+        run.freed[1] += sign * host;
+        if reuses {
+            run.reused += sign * device;
+        }
+    }
+
+    /// Adds or takes away all that ends otherwise with a run at a place than without it.
+    fn around(&mut self, op: u32, place: Key, with: Option<u32>, sign: i64, dirty: &mut Vec<u32>) {
+        let Op {
+            inputs, outputs, ..
+        } = &self.net.ops[op as usize];
+        for &value in outputs {
+            for made in self.made_before(value, place).into_iter().chain(with) {
+                let end = self.end(value, made);
+                self.charge(end, value, sign);
+                dirty.push(end);
+            }
+        }
+        for &value in inputs {
+            if let Some(made) = self.made_before(value, place) {
+                let end = self.end(value, made);
+                self.charge(end, value, sign);
+                dirty.push(end);
+            }
+        }
+        self.work += (inputs.len() + outputs.len()) as u64;
+    }
+
+    fn settle_all(&mut self, runs: &[u32], also: usize) {
+        let keys = runs.iter().map(|&run| bucket(self.key(run)));
+        let mut buckets: Vec<usize> = keys.chain([also]).collect();
+        buckets.sort_unstable();
+        buckets.dedup();
+        for bucket in buckets {
+            self.settle(bucket);
+        }
+    }
+
+    /// Inserts a run of an operation at a place, before the run that is there.
+    pub(super) fn insert(&mut self, op: u32, place: Key) -> u32 {
+        self.changes.push(Change::Inserted(op, place));
+        self.put(op, place)
+    }
+
+    fn put(&mut self, op: u32, place: Key) -> u32 {
+        let mut dirty = Vec::new();
+        self.around(op, place, None, -1, &mut dirty);
+        let run = Run {
+            op,
+            key: place,
+            freed: [0; 2],
+            reused: 0,
+        };
+        let id = match self.unused.pop() {
+            Some(id) => {
+                self.runs[id as usize] = run;
+                id
+            }
+            None => {
+                self.runs.push(run);
+                self.runs.len() as u32 - 1
+            }
+        };
+        let at = self.count_before(op, place);
+        let in_bucket = place as u32 as usize;
+        self.buckets[bucket(place)].insert(in_bucket, id);
+        self.renumber(place);
+        self.of[op as usize].insert(at, id);
+        self.around(op, place, Some(id), 1, &mut dirty);
+        self.settle_all(&dirty, bucket(place));
+        let net = self.net;
+        for &value in &net.ops[op as usize].inputs {
+            let latest = &mut self.latest[value as usize];
+            *latest = (*latest).max(bucket(place) as u32);
+        }
+        self.seconds += self.net.ops[op as usize].seconds;
+        id
+    }
+
+    /// Removes a run.
+    pub(super) fn remove(&mut self, run: u32) {
+        let Run { op, key, .. } = self.runs[run as usize];
+        self.changes.push(Change::Removed(op, key));
+        self.take(run);
+    }
+
+    fn take(&mut self, run: u32) {
+        let Run { op, key: place, .. } = self.runs[run as usize];
+        let mut dirty = Vec::new();
+        self.around(op, place, Some(run), -1, &mut dirty);
+        let at = self.count_before(op, place);
+        self.of[op as usize].remove(at);
+        self.buckets[bucket(place)].remove(place as u32 as usize);
+        self.renumber(place);
+        // Dirty runs must not name the one that goes.
+        dirty.retain(|&one| one != run);
+        self.around(op, place, None, 1, &mut dirty);
+        self.settle_all(&dirty, bucket(place));
+        self.unused.push(run);
+        self.seconds -= self.net.ops[op as usize].seconds;
+    }
+
+    /// Numbers the runs of a bucket anew, from a place on.
+    fn renumber(&mut self, from: Key) {
+        let list = &self.buckets[bucket(from)];
+        for (place, &run) in list.iter().enumerate().skip(from as u32 as usize) {
+            self.runs[run as usize].key = key(bucket(from) as u32, place as u32);
+        }
+    }
+
+    /// Whether a program without this run is one.
+    pub(super) fn removable(&self, run: u32) -> bool {
+        let key = self.key(run);
+        let mut outputs = self.op(run).outputs.iter();
+        !self.op(run).fixed
+            && outputs.all(|&value| {
+                let next = self.made_next(value, key);
+                self.made_before(value, key).is_some() || self.last_read(value, key, next).is_none()
+            })
+    }
+
+    /// Whether nothing reads what a run makes before a place, or before it is made again.
+    pub(super) fn unread(&self, run: u32, place: Key) -> bool {
+        let key = self.key(run);
+        let mut outputs = self.op(run).outputs.iter();
+        outputs.all(|&value| {
+            let next = self.made_next(value, key).min(place);
+            self.last_read(value, key, next).is_none()
+        })
+    }
+
+    /// Whether a run is one that the recorded order does not have.
+    pub(super) fn is_extra(&self, run: u32) -> bool {
+        let Run { op, .. } = self.runs[run as usize];
+        self.of[op as usize].len() > 1 || self.op(run).transfer
+    }
+
+    /// Undoes all but the first changes.
+    pub(super) fn undo(&mut self, to: usize) {
+        while self.changes.len() > to {
+            match self.changes.pop() {
+                Some(Change::Inserted(_, place)) => {
+                    let run = self.buckets[bucket(place)][place as u32 as usize];
+                    self.take(run);
+                }
+                Some(Change::Removed(op, place)) => {
+                    self.put(op, place);
+                }
+                None => {}
+            }
+        }
+    }
+}
