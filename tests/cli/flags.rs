@@ -219,10 +219,11 @@ fn a_budget_that_gradients_exceed_is_met_by_updates_in_backward() {
     assert_eq!(plain["update"], "after");
     let after = smallest(&["--update", "after"]);
     let in_backward = smallest(&["--update", "in-backward"]);
-    // The weights' gradients take as much as the weights.
+    // The weights' gradients take as much as the weights, and with updates in the backward pass the largest operation is what
+    // remains.
     let gradients = 4 * plain["param_count"].as_u64().expect("a count");
     assert!(
-        in_backward + gradients / 2 < after,
+        in_backward + gradients / 4 < after,
         "{in_backward} instead of {after}"
     );
 
