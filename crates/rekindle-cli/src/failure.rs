@@ -195,7 +195,7 @@ impl From<RecordError> for Failure {
 const LEEWAY: f64 = 0.005;
 
 /// The smallest budget as it may be typed: a little more, rounded up to a tenth of its unit.
-fn advised(smallest: Bytes) -> String {
+pub(crate) fn advised(smallest: Bytes) -> String {
     let bytes = smallest.0 as f64 * (1.0 + LEEWAY);
     let (unit, size) = [("KiB", 10), ("MiB", 20), ("GiB", 30)]
         .map(|(unit, bits)| (unit, f64::from(1 << bits)))

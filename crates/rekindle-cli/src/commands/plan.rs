@@ -90,7 +90,7 @@ fn of_file(args: &PlanArgs) -> Result<Request, Failure> {
     })
 }
 
-/// Plans for a measured step from a file. The budget is used as it is, without a reserve.
+/// Plans for a measured step from a file, or for a chain alone; the latter uses its budget as it is, without a reserve.
 fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
     let request = of_file(args)?;
     let text = input::text(path)?;

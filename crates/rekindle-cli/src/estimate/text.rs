@@ -4,6 +4,7 @@ use rekindle::record::Update;
 
 use super::{Column, Estimate};
 use crate::{
+    failure::advised,
     table::{self, Cell, several, thousands},
     terminal,
 };
@@ -61,6 +62,7 @@ impl Estimate {
                 fastest.name()
             ),
             (None, Some(smallest)) => {
+                let smallest = advised(smallest);
                 format!("No plan fits {of}; the smallest budget is {smallest}.")
             }
             (None, None) => format!("This plan does not fit {of}."),

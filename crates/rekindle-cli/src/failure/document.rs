@@ -7,7 +7,7 @@ use rekindle_plan::{Bytes, Planner};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Failure;
+use super::{Failure, advised};
 use crate::{exit, output};
 
 /// Format tag of [`ErrorDocument`].
@@ -62,7 +62,7 @@ pub struct Infeasible {
 
 impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let smallest = self.smallest_budget_of_all_planners_bytes;
+        let smallest = advised(self.smallest_budget_of_all_planners_bytes);
         write!(
             f,
             "no plan fits {}; the smallest budget is {smallest}",

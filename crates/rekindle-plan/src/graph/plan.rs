@@ -7,6 +7,7 @@ use super::link::{self, Link};
 use super::staged::AllStaged;
 use super::{Graph, GraphError, OperationId, Program, Simulated, TensorId};
 use crate::bytes::Bytes;
+use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
 use crate::schedule::{self, Action, StageId};
 use crate::search;
@@ -86,15 +87,16 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPl
 
 /// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
 fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan, GraphPlanError> {
-    let on_device = search::within(graph, budget, Bytes::ZERO, None)?;
+    let starts = over_stages(graph, budget)?;
+    let on_device = search::within(graph, budget, Bytes::ZERO, &starts)?;
     let best = match &request.link {
         None => on_device
             .map(on_device_plan)
             .map_err(|leanest| on_device_plan(*leanest)),
         Some(link) => {
             let (linked, tensors) = graph.with_all_transfers(link)?;
-            let start = on_device.as_ref().ok();
-            let found = search::within(&linked, budget, link.host_bytes, start)?;
+            let starts = on_device.as_ref().map_or(&*starts, std::slice::from_ref);
+            let found = search::within(&linked, budget, link.host_bytes, starts)?;
             let plan = |found: Found| -> Result<GraphPlan, GraphPlanError> {
                 let operations = found.program.operations();
                 let (offloaded, operations) =
@@ -108,6 +110,37 @@ fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan
         }
     };
     best.map_err(|leanest| infeasible(leanest, request))
+}
+
+/// The peaks of the programs over stages that a search starts from, too, as multiples of the budget.
+const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
+
+/// Programs of `optimal` from which a search may reach a budget; none if the planners for chains reject the sizes, or are no
+/// help for so many stages.
+fn over_stages(graph: &Graph, budget: Bytes) -> Result<Vec<Found>, GraphPlanError> {
+    let borders = borders(graph);
+    if borders.len() > MOST_STAGES_OF_WINDOWS {
+        return Ok(Vec::new());
+    }
+    let all = match AllStaged::new(graph, &borders, Planner::Optimal) {
+        Err(GraphPlanError::Plan(PlanError::Chain(_))) => return Ok(Vec::new()),
+        all => all?,
+    };
+    let budgets = LARGER.map(|times| Bytes((budget.0 as f64 * times) as u64));
+    let mut starts: Vec<Found> = Vec::new();
+    for staged in budgets
+        .iter()
+        .filter_map(|&budget| all.fastest_within(budget))
+    {
+        let found = all.program(staged)?;
+        if starts
+            .last()
+            .is_none_or(|last| last.program != found.program)
+        {
+            starts.push(found);
+        }
+    }
+    Ok(starts)
 }
 
 fn on_device_plan(found: Found) -> GraphPlan {

@@ -4,7 +4,8 @@
 //! al. 2023, Moccasin, arXiv 2304.14463, whose retention intervals follow here from the runs). The list alone is the state:
 //! where each value is freed, and with it the peak, follows from it and is kept up to date ([`runs`]).
 //!
-//! 1. **Fit** ([`fit`]): from the recorded order, evict at the highest moment until the budget is met. An evicted value is made
+//! 1. **Fit** ([`fit`]): from the recorded order, and from a few programs over stages (without these, plans of deep chains in a
+//!    third of their peak are twice as slow), evict at the highest moment until the budget is met. An evicted value is made
 //!    again directly before its next read, with the closure of what that needs, or comes back from the host.
 //! 2. **Prune**: leave out each run that the budget allows to leave out.
 //! 3. **Improve**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
@@ -41,8 +42,9 @@ const HALVINGS: u32 = 10;
 /// Steps down from the smallest peak of the halvings, each by at least this share.
 const DESCENTS: u32 = 20;
 const DESCENT: f64 = 0.002;
-/// The share of the work that each of these may do.
-const PARTS: u64 = 10;
+/// The share of the work that each halving, and each step down, may do. All steps but the last succeed, soon.
+const HALVING_PART: u64 = 10;
+const DESCENT_PART: u64 = 2;
 /// Evictions of one round, at most.
 const ROUND: usize = 60;
 
@@ -53,43 +55,46 @@ pub(super) struct Room {
     pub(super) host: i64,
 }
 
-/// The fastest program found within a budget, with at most so many bytes of copies on the host; or the one found with the
-/// smallest peak, if none fits.
+/// The fastest program found within a budget, with at most so many bytes of copies on the host, starting from the recorded
+/// order and from other programs; or the one found with the smallest peak, if none fits.
 pub(crate) fn within(
     graph: &Graph,
     budget: Bytes,
     host: Bytes,
-    start: Option<&Found>,
+    starts: &[Found],
 ) -> Result<Result<Found, Box<Found>>, GraphError> {
     let net = Net::new(graph)?;
-    let mut room = Room {
-        device: budget.0.min(i64::MAX as u64) as i64,
-        host: host.0.min(i64::MAX as u64) as i64,
+    let found = |order: &[u32]| -> Result<Found, GraphError> {
+        Ok(Found::of(graph, &net.program(graph, order)?))
     };
+    let bytes = |bytes: Bytes| bytes.0.min(i64::MAX as u64) as i64;
+    let all = Room {
+        device: bytes(budget),
+        host: bytes(host),
+    };
+    let orders = starts.iter().map(|start| net.order(&start.program));
+    let orders: Vec<Vec<u32>> = orders.collect();
+    let mut room = all;
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
-        let mut search = Search::new(&net);
-        let mut order = search.within(room, start.map(|found| net.order(&found.program)));
-        if order.is_none() {
-            let even = net.even();
-            let smallest = Search::new(&even).smallest(room.host);
-            search = Search::new(&net);
-            order = search.within(room, Some(smallest.clone()));
-            if order.is_none() {
-                let found = Found::of(graph, &net.program(graph, &smallest)?);
-                return Ok(Err(Box::new(found)));
-            }
-        }
-        let found = Found::of(graph, &net.program(graph, &order.unwrap_or_default())?);
+        let Some(order) = Search::new(&net).within(room, &orders) else {
+            break;
+        };
+        let found = found(&order)?;
         if found.peak() <= budget {
             return Ok(Ok(found));
         }
-        room.device -= (found.peak() - budget).0 as i64;
+        room.device -= bytes(found.peak() - budget);
     }
-    Ok(Err(Box::new(Found::of(
-        graph,
-        &net.program(graph, &Runs::recorded(&net))?,
-    ))))
+    let smallest = Search::new(&net.even()).smallest(all.host);
+    let leanest = found(&smallest)?;
+    if leanest.peak() > budget {
+        return Ok(Err(Box::new(leanest)));
+    }
+    let improved = Search::new(&net).within(all, &[smallest]);
+    let improved = improved.map(|order| found(&order)).transpose()?;
+    let improved = improved.filter(|found| found.peak() <= budget);
+    Ok(Ok(improved.unwrap_or(leanest)))
 }
 
 struct Search<'a> {
@@ -117,14 +122,13 @@ impl<'a> Search<'a> {
         self.runs = Runs::of(self.net, order, self.runs.work);
     }
 
-    /// The order of the fastest program that is found, starting from the recorded order and from another one.
-    fn within(&mut self, room: Room, other: Option<Vec<u32>>) -> Option<Vec<u32>> {
+    /// The order of the fastest program that is found, starting from the recorded order and from others.
+    fn within(&mut self, room: Room, others: &[Vec<u32>]) -> Option<Vec<u32>> {
         let recorded = Runs::recorded(self.net);
         let plain = self.runs.seconds;
         let mut best: Option<(f64, Vec<u32>)> = None;
-        let has_other = other.is_some();
-        for start in [Some(recorded.clone()), other].into_iter().flatten() {
-            self.restart(&start);
+        for start in std::iter::once(&recorded).chain(others) {
+            self.restart(start);
             let all = 40 * self.net.ranks + 100;
             if self.fit(room, Choice::default(), all) {
                 self.prune_all(room);
@@ -135,7 +139,6 @@ impl<'a> Search<'a> {
         }
         match best {
             Some((_, order)) => self.restart(&order),
-            None if has_other => return None,
             None => {
                 self.restart(&recorded);
                 if !self.descend(room, self.work) {
@@ -158,7 +161,7 @@ impl<'a> Search<'a> {
             }
             let device = low + (least - low) / 2;
             self.restart(&best);
-            match self.descend(Room { device, host }, self.work / PARTS) {
+            match self.descend(Room { device, host }, self.work / HALVING_PART) {
                 true => (least, best) = (self.runs.peak(), self.runs.order()),
                 false => low = device + 1,
             }
@@ -171,7 +174,7 @@ impl<'a> Search<'a> {
             let step = ((least - self.net.fixed) as f64 * DESCENT) as i64 + 1;
             let device = (least - step).max(floor);
             self.restart(&best);
-            if !self.descend(Room { device, host }, self.work / PARTS) {
+            if !self.descend(Room { device, host }, self.work / DESCENT_PART) {
                 break;
             }
             (least, best) = (self.runs.peak(), self.runs.order());
@@ -284,13 +287,21 @@ impl<'a> Search<'a> {
             return;
         };
         let ranks = self.net.ranks;
-        let width = 1_usize << self.random.below((ranks.ilog2() as usize).max(2) - 1);
+        let width = 1_usize << self.random.below((ranks.ilog2() as usize).max(3));
         let most = 1 + self.random.below(12);
         let mut near: Vec<u32> = Vec::new();
         if self.random.chance(0.5) {
-            let op = self.runs.runs[center as usize].op as usize;
-            let ops = op.saturating_sub(width)..(op + width + 1).min(self.net.ops.len());
-            near.extend(ops.flat_map(|op| self.runs.runs_of(op as u32)));
+            let rank = self.runs.op(center).rank as usize;
+            let ops = rank.saturating_sub(width)..(rank + width + 1).min(ranks - 1);
+            for op in ops {
+                near.extend(self.runs.runs_of(op as u32));
+                for &value in &self.net.ops[op].outputs {
+                    let of = &self.net.values[value as usize];
+                    let transfers = [of.fetch, of.offload].into_iter();
+                    let transfers = transfers.filter(|&transfer| transfer != NONE);
+                    near.extend(transfers.flat_map(|op| self.runs.runs_of(op)));
+                }
+            }
         } else {
             let at = bucket(self.runs.key(center));
             let buckets = at.saturating_sub(width)..(at + width + 1).min(ranks);

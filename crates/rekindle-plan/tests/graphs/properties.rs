@@ -159,7 +159,7 @@ fn any_seed() -> impl Strategy<Value = u64> {
 }
 
 /// A search is partly random: with more room it may end a little slower.
-const MOST_RISE: f64 = 1.02;
+const MOST_RISE: f64 = 1.0;
 
 #[test]
 fn time_hardly_ever_rises_with_the_budget() {

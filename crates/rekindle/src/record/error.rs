@@ -118,7 +118,7 @@ pub enum RecordError {
     #[error(transparent)]
     Meter(#[from] NotInstalled),
     /// No plan fits.
-    #[error("no plan fits {budget}: the smallest workable budget is {smallest}{}", held_at(floor.as_deref()))]
+    #[error("no plan fits {budget}: the smallest workable budget is {smallest} ({} bytes){}", smallest.0, held_at(floor.as_deref()))]
     Infeasible {
         /// The requested value.
         budget: Bytes,

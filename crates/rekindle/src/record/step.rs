@@ -32,6 +32,8 @@ use crate::{
 ///
 /// Created by [`Recorded::within`](super::Recorded::within) and similar methods. It holds no parameters:
 /// [`run`](Self::run) receives the current model.
+///
+/// It stays on its thread: it is neither `Send` nor `Sync`, since burn's interpreter and the stored plans are shared by `Rc`.
 pub struct Step<M, I, R: StepResult, F> {
     step: F,
     planning: Planning,
