@@ -121,12 +121,7 @@ impl Fit {
             }
             let high = self.highest(runs, room);
             let evictions = self.evictions(runs, room, high, random);
-            let wide = self.count[runs.net.ranks] > WIDE;
-            let made = match wide {
-                true => self.evict_several(runs, room, high, &evictions),
-                false => self.evict_one(runs, room, high, &evictions),
-            };
-            let Some(score) = made else {
+            let Some(score) = self.evict_best(runs, room, high, &evictions) else {
                 return false;
             };
             self.rate = 0.5 * self.rate + 0.5 * score.min(1e3 * self.rate);
@@ -352,52 +347,44 @@ impl Fit {
         Some(cost)
     }
 
-    /// Makes the first eviction that takes overflow away, or else the first if it may. Returns its score.
-    fn evict_one(
+    /// Makes the first eviction that takes overflow away, or else the first if it may; several of the best at once where many
+    /// moments are above the budget. Returns the score of the first.
+    fn evict_best(
         &mut self,
         runs: &mut Runs<'_>,
         room: Room,
         high: Moment,
         evictions: &[Eviction],
     ) -> Option<f64> {
-        let start = runs.changes.len();
-        let before = self.weight[runs.net.ranks];
-        for eviction in evictions.iter().take(TRIED) {
-            let made = self.evict(runs, room, high, *eviction);
-            let lower = || runs.peak() < high.bytes || runs.overflow(room) < before;
-            if made.is_some() && runs.host_peak() <= room.host && lower() {
-                return Some(eviction.score);
-            }
-            runs.undo(start);
-        }
-        let first = evictions.first().filter(|_| self.choice.lenient > 0)?;
-        self.choice.lenient -= 1;
-        self.evict(runs, room, high, *first);
-        Some(first.score)
-    }
-
-    /// Makes several of the best evictions. Returns the best score.
-    fn evict_several(
-        &mut self,
-        runs: &mut Runs<'_>,
-        room: Room,
-        high: Moment,
-        evictions: &[Eviction],
-    ) -> Option<f64> {
-        let mut freed = 0;
-        for eviction in evictions {
-            if freed > 0 && freed >= (high.bytes - room.device) / 4 {
-                break;
-            }
+        let (over, moments) = (self.weight[runs.net.ranks], self.count[runs.net.ranks]);
+        let (tried, enough) = match moments > WIDE {
+            true => (evictions.len(), (high.bytes - room.device) / 4),
+            false => (TRIED, 1),
+        };
+        let (mut freed, mut score) = (0, None);
+        for eviction in evictions.iter().take(tried) {
             let start = runs.changes.len();
-            let made = self.evict(runs, room, high, *eviction);
-            if runs.host_peak() > room.host {
+            let bytes = self.evict(runs, room, high, *eviction);
+            let lower = moments > WIDE || runs.peak() < high.bytes || runs.overflow(room) < over;
+            let Some(bytes) = bytes.filter(|_| lower && runs.host_peak() <= room.host) else {
                 runs.undo(start);
                 continue;
+            };
+            freed += bytes;
+            score = score.or(Some(eviction.score));
+            if freed >= enough {
+                return score;
             }
-            freed += made.unwrap_or(0);
         }
-        evictions.first().map(|best| best.score)
+        if let Some(first) = evictions.first()
+            && score.is_none()
+            && self.choice.lenient > 0
+        {
+            self.choice.lenient -= 1;
+            self.evict(runs, room, high, *first);
+            score = Some(first.score);
+        }
+        score
     }
 
     /// Makes an eviction, if it still is one after others. Returns the bytes that it frees.
