@@ -63,7 +63,7 @@ impl Estimate {
             ),
             (None, Some(smallest)) => {
                 let smallest = advised(smallest);
-                format!("No plan fits {of}; the smallest budget is {smallest}.")
+                format!("No plan fits {of}; the smallest is `--budget {smallest}`.")
             }
             (None, None) => format!("This plan does not fit {of}."),
         }
