@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for Planner {
 }
 
 /// What to plan for.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {
     /// The most bytes at any moment, everything counted; `None` for no limit.
     pub budget: Option<Bytes>,
@@ -97,6 +97,20 @@ pub struct Request {
     pub planner: Planner,
     /// The link to host memory, for the planner `auto`; `None` where tensors stay on the device.
     pub link: Option<Link>,
+    /// How many times the usual work a search may do: about half a second for 400 operations and more. At least 1.
+    pub effort: u32,
+}
+
+impl Default for Request {
+    /// `auto` without a limit.
+    fn default() -> Request {
+        Request {
+            budget: None,
+            planner: Planner::Auto,
+            link: None,
+            effort: 1,
+        }
+    }
 }
 
 impl Request {

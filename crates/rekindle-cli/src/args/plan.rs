@@ -62,6 +62,15 @@ pub struct PlanArgs {
         ]
     )]
     pub graph: Option<PathBuf>,
+    /// With `--graph`, search so many times as long as usual (about half a second) for a faster plan
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "graph",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    pub effort: u32,
     #[command(flatten)]
     pub replace: ReplaceArgs,
     #[command(flatten)]

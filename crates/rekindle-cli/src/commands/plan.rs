@@ -86,6 +86,7 @@ fn of_file(args: &PlanArgs) -> Result<Request, Failure> {
     Ok(Request {
         planner: Planner::asked(args.schedule.planner, args.schedule.segments)?,
         budget,
+        effort: args.effort,
         ..Request::default()
     })
 }

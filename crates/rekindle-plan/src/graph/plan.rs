@@ -88,7 +88,8 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPl
 /// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
 fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan, GraphPlanError> {
     let starts = over_stages(graph, budget)?;
-    let on_device = search::within(graph, budget, Bytes::ZERO, &starts)?;
+    let effort = request.effort.max(1);
+    let on_device = search::within(graph, budget, Bytes::ZERO, &starts, effort)?;
     let best = match &request.link {
         None => on_device
             .map(on_device_plan)
@@ -96,7 +97,7 @@ fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan
         Some(link) => {
             let (linked, tensors) = graph.with_all_transfers(link)?;
             let starts = on_device.as_ref().map_or(&*starts, std::slice::from_ref);
-            let found = search::within(&linked, budget, link.host_bytes, starts)?;
+            let found = search::within(&linked, budget, link.host_bytes, starts, effort)?;
             let plan = |found: Found| -> Result<GraphPlan, GraphPlanError> {
                 let operations = found.program.operations();
                 let (offloaded, operations) =

@@ -62,6 +62,7 @@ pub(crate) fn within(
     budget: Bytes,
     host: Bytes,
     starts: &[Found],
+    effort: u32,
 ) -> Result<Result<Found, Box<Found>>, GraphError> {
     let net = Net::new(graph)?;
     let found = |order: &[u32]| -> Result<Found, GraphError> {
@@ -77,7 +78,7 @@ pub(crate) fn within(
     let mut room = all;
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
-        let Some(order) = Search::new(&net).within(room, &orders) else {
+        let Some(order) = Search::new(&net, effort).within(room, &orders) else {
             break;
         };
         let found = found(&order)?;
@@ -86,12 +87,12 @@ pub(crate) fn within(
         }
         room.device -= bytes(found.peak() - budget);
     }
-    let smallest = Search::new(&net.even()).smallest(all.host);
+    let smallest = Search::new(&net.even(), 1).smallest(all.host);
     let leanest = found(&smallest)?;
     if leanest.peak() > budget {
         return Ok(Err(Box::new(leanest)));
     }
-    let improved = Search::new(&net).within(all, &[smallest]);
+    let improved = Search::new(&net, effort).within(all, &[smallest]);
     let improved = improved.map(|order| found(&order)).transpose()?;
     let improved = improved.filter(|found| found.peak() <= budget);
     Ok(Ok(improved.unwrap_or(leanest)))
@@ -107,13 +108,13 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(net: &'a Net) -> Search<'a> {
+    fn new(net: &'a Net, effort: u32) -> Search<'a> {
         Search {
             net,
             runs: Runs::of(net, &Runs::recorded(net), 0),
             fit: Fit::new(net),
             random: Random(0x9E37_79B9_7F4A_7C15),
-            work: MOST_WORK.min(WORK_OF_ONE * net.ranks as u64),
+            work: u64::from(effort) * MOST_WORK.min(WORK_OF_ONE * net.ranks as u64),
         }
     }
 

@@ -291,6 +291,7 @@ impl Wanted {
                     budget,
                     planner: *planner,
                     link,
+                    ..Request::default()
                 };
                 let planned = elsewhere.and_then(|plan| plan(graph, &request));
                 planned.unwrap_or_else(|| plan_graph(graph, &request))

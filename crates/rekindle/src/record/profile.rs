@@ -124,7 +124,7 @@ pub fn plan_of_chain(
     let request = Request {
         budget,
         planner,
-        link: None,
+        ..Request::default()
     };
     let update_bytes = chain.optimizer_peak();
     let (plan, fits) = fitting(plan_chain(chain, &request), update_bytes, budget)?;
