@@ -125,8 +125,10 @@ impl<'a> Search<'a> {
 
     /// The order of the fastest program that is found, starting from the recorded order and from others.
     fn within(&mut self, room: Room, others: &[Vec<u32>]) -> Option<Vec<u32>> {
+        if self.fit.floor(self.net) > room.device {
+            return None;
+        }
         let recorded = Runs::recorded(self.net);
-        let plain = self.runs.seconds;
         let mut best: Option<(f64, Vec<u32>)> = None;
         for start in std::iter::once(&recorded).chain(others) {
             self.restart(start);
@@ -142,13 +144,13 @@ impl<'a> Search<'a> {
             Some((_, order)) => self.restart(&order),
             None => {
                 self.restart(&recorded);
-                if !self.descend(room, self.work) {
+                if !self.descend(room, self.work / DESCENT_PART) {
                     return None;
                 }
                 self.prune_all(room);
             }
         }
-        Some(self.improve(room, plain))
+        Some(self.improve(room, self.work))
     }
 
     /// The order of the program that is found with the smallest peak.
@@ -180,7 +182,14 @@ impl<'a> Search<'a> {
             }
             (least, best) = (self.runs.peak(), self.runs.order());
         }
-        best
+        // The list of a program takes memory, too.
+        self.restart(&best);
+        let room = Room {
+            device: least,
+            host,
+        };
+        self.prune_all(room);
+        self.improve(room, self.work / HALVING_PART)
     }
 
     fn fit(&mut self, room: Room, choice: Choice, limit: usize) -> bool {
@@ -233,11 +242,18 @@ impl<'a> Search<'a> {
         over == 0
     }
 
-    /// Improves a program that fits by annealing, and returns the order of the best.
-    fn improve(&mut self, room: Room, plain: f64) -> Vec<u32> {
+    /// Improves a program that fits by annealing, with so much work, and returns the order of the best.
+    fn improve(&mut self, room: Room, work: u64) -> Vec<u32> {
+        let plain: f64 = self
+            .net
+            .ops
+            .iter()
+            .filter(|op| !op.transfer)
+            .map(|op| op.seconds)
+            .sum();
         let mut best = (self.runs.seconds, self.runs.order());
         self.runs.changes.clear();
-        let (begin, end) = (self.runs.work, self.runs.work + self.work);
+        let (begin, end) = (self.runs.work, self.runs.work + work);
         while self.runs.work < end && self.runs.seconds > plain * (1.0 + 1e-12) {
             let left = (end - self.runs.work) as f64 / (end - begin) as f64;
             let again = self.runs.count().saturating_sub(self.net.ranks);
