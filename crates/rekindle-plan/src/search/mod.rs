@@ -47,6 +47,9 @@ const HALVING_PART: u64 = 10;
 const DESCENT_PART: u64 = 2;
 /// Evictions of one round, at most.
 const ROUND: usize = 60;
+/// How often the smallest peak is searched from other random numbers, where it is above a budget by less than this factor.
+const SEEDS: u64 = 4;
+const NEAR: f64 = 1.05;
 
 /// The most bytes on the device and of copies on the host.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +90,23 @@ pub(crate) fn within(
         }
         room.device -= bytes(found.peak() - budget);
     }
-    let smallest = Search::new(&net.even(), 1).smallest(all.host);
-    let leanest = found(&smallest)?;
+    let even = net.even();
+    let mut smallest = Search::new(&even, 1).smallest(&orders, all.host);
+    let mut leanest = found(&smallest)?;
+    // What chance has missed by a little, it may find from other numbers: a budget that was named once is met again.
+    for seed in 1..SEEDS {
+        let near = Bytes((budget.0 as f64 * NEAR) as u64);
+        if leanest.peak() <= budget || leanest.peak() > near {
+            break;
+        }
+        let mut search = Search::new(&even, 1);
+        search.random = Random(seed);
+        let other = search.smallest(&orders, all.host);
+        let other_found = found(&other)?;
+        if other_found.peak() < leanest.peak() {
+            (smallest, leanest) = (other, other_found);
+        }
+    }
     if leanest.peak() > budget {
         return Ok(Err(Box::new(leanest)));
     }
@@ -153,10 +171,16 @@ impl<'a> Search<'a> {
         Some(self.improve(room, self.work))
     }
 
-    /// The order of the program that is found with the smallest peak.
-    fn smallest(&mut self, host: i64) -> Vec<u32> {
+    /// The order of the program that is found with the smallest peak, starting from the recorded order or another one.
+    fn smallest(&mut self, starts: &[Vec<u32>], host: i64) -> Vec<u32> {
         let mut best = self.runs.order();
         let mut least = self.runs.peak();
+        for start in starts {
+            self.restart(start);
+            if self.runs.peak() < least && self.runs.host_peak() <= host {
+                (least, best) = (self.runs.peak(), start.clone());
+            }
+        }
         let mut low = self.fit.floor(self.net);
         for _ in 0..HALVINGS {
             if low >= least {
