@@ -116,7 +116,7 @@ fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan
 /// The peaks of the programs over stages that a search starts from, too, as multiples of the budget.
 const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
 
-/// Programs of `optimal` from which a search may reach a budget; none if the planners for chains reject the sizes, or are no
+/// Programs of `optimal` from which a search may reach a budget, that with the smallest peak first; none if the planners for chains reject the sizes, or are no
 /// help for so many stages.
 fn over_stages(graph: &Graph, budget: Bytes) -> Result<Vec<Found>, GraphPlanError> {
     let borders = borders(graph);
@@ -129,10 +129,8 @@ fn over_stages(graph: &Graph, budget: Bytes) -> Result<Vec<Found>, GraphPlanErro
     };
     let budgets = LARGER.map(|times| Bytes((budget.0 as f64 * times) as u64));
     let mut starts: Vec<Found> = Vec::new();
-    for staged in budgets
-        .iter()
-        .filter_map(|&budget| all.fastest_within(budget))
-    {
+    let near = budgets.iter().filter_map(|&one| all.fastest_within(one));
+    for staged in all.leanest().into_iter().chain(near) {
         let found = all.program(staged)?;
         if starts
             .last()
