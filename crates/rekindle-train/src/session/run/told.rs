@@ -4,7 +4,7 @@ use rekindle_plan::{Bytes, Planner};
 
 use super::{super::RunError, Session, parts::raise};
 use crate::{
-    device::DeviceId,
+    device::{DeviceId, resident_peak},
     record::{Measured, PoolRecord, RUN_FORMAT, RunRecord},
     step_times::StepTimes,
     timeline::Timeline,
@@ -50,6 +50,10 @@ impl Session<'_> {
                 trims: self.engine.step.trims(),
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.id),
+            resident_peak_bytes: match self.id {
+                DeviceId::Cpu => resident_peak(),
+                _ => None,
+            },
             plain: None,
             first_loss: progress.first_loss,
             last_loss: progress.last_loss,
