@@ -108,9 +108,9 @@ impl Session<'_> {
         }
         let samples = self.batches.step(0);
         let micro_batch = self.job.micro_batch().max(1);
-        let data = self.job.train;
+        let (data, part) = (self.job.train, self.job.part());
         let parts = || {
-            let parts = samples.chunks_exact(micro_batch);
+            let parts = samples[part.clone()].chunks_exact(micro_batch);
             parts.map(|samples| Ok(data.batch(samples)))
         };
         self.budget = None;
