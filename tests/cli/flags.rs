@@ -90,6 +90,10 @@ fn an_update_in_backward_changes_the_peak_alone() {
     let output = rekindle(parts.path(), &arguments);
     assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
     assert!(messages(&output).contains("accumulate"));
+    let verify = ["verify", "run.toml", "--segments", "2", "--steps", "1"];
+    let verified = rekindle(parts.path(), &verify);
+    let text = String::from_utf8_lossy(&verified.stdout);
+    assert!(text.contains("only the first of the 2 parts"), "{text}");
 }
 
 /// Gradients of the last weight are up to half the scale of the loss times an activation: more than `f16` has, at first.
