@@ -439,6 +439,12 @@ fn a_run_goes_on_without_its_config_and_with_options_that_are_unknown() {
     edit("run.json", "{", "{\"executor\": \"modules\",");
     let report = rekindle(folder.path(), &["report", "run"]);
     assert_eq!(report.status.code(), Some(0), "{}", messages(&report));
+
+    fs::remove_file(folder.path().join("run/config.toml")).expect("removed");
+    let refused = rekindle(folder.path(), &["train", "--resume", "run"]);
+    let said = messages(&refused);
+    assert_eq!(refused.status.code(), Some(5), "{said}");
+    assert!(said.contains("there is no `config.toml`"), "{said}");
 }
 
 #[test]
