@@ -173,7 +173,7 @@ fn a_run_whose_disk_is_full_goes_on_and_says_so() {
     let output = rekindle(folder.path(), &resume);
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
     assert!(
-        messages(&output).contains("begins again"),
+        messages(&output).contains("starts again"),
         "{}",
         messages(&output)
     );

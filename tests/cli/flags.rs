@@ -90,6 +90,10 @@ fn an_update_in_backward_changes_the_peak_alone() {
     let output = rekindle(parts.path(), &arguments);
     assert_eq!(output.status.code(), Some(2), "{}", messages(&output));
     assert!(messages(&output).contains("accumulate"));
+    let verify = ["verify", "run.toml", "--segments", "2", "--steps", "1"];
+    let verified = rekindle(parts.path(), &verify);
+    let text = String::from_utf8_lossy(&verified.stdout);
+    assert!(text.contains("only the first of the 2 parts"), "{text}");
 }
 
 /// Gradients of the last weight are up to half the scale of the loss times an activation: more than `f16` has, at first.
@@ -435,6 +439,12 @@ fn a_run_goes_on_without_its_config_and_with_options_that_are_unknown() {
     edit("run.json", "{", "{\"executor\": \"modules\",");
     let report = rekindle(folder.path(), &["report", "run"]);
     assert_eq!(report.status.code(), Some(0), "{}", messages(&report));
+
+    fs::remove_file(folder.path().join("run/config.toml")).expect("removed");
+    let refused = rekindle(folder.path(), &["train", "--resume", "run"]);
+    let said = messages(&refused);
+    assert_eq!(refused.status.code(), Some(5), "{said}");
+    assert!(said.contains("there is no `config.toml`"), "{said}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::{
         Failure, Outcome,
         document::{ErrorDocument, Infeasible},
     },
-    launched, stop,
+    launched, stop, terminal,
 };
 
 /// Names the process of this program that started this one.
@@ -27,6 +27,9 @@ const PARENT: &str = "REKINDLE_PARENT";
 
 /// The longest time between two looks at another process.
 const POLL: Duration = Duration::from_millis(20);
+
+/// What a line that warns begins with.
+const WARNING: &str = "warning: ";
 
 /// The signal with which the system kills a process when memory runs out.
 #[cfg(unix)]
@@ -98,7 +101,7 @@ pub fn run(
     })
 }
 
-/// The document that a command of this program writes.
+/// The document that a command of this program writes. Its warnings are shown.
 pub fn ask(words: &[String]) -> Result<String, Failure> {
     let ended = run(words, |_| Ok(()), stop::asked).map_err(|error| {
         Failure::other(format!(
@@ -110,6 +113,10 @@ pub fn ask(words: &[String]) -> Result<String, Failure> {
         return Err(Failure::coded(exit::INTERRUPTED, "interrupted"));
     }
     if ended.code == exit::DONE {
+        let lines = ended.stderr.lines();
+        for warning in lines.filter(|line| line.starts_with(WARNING)) {
+            note!("{}", terminal::shown(warning));
+        }
         return Ok(ended.stdout);
     }
     if let Ok(infeasible) = serde_json::from_str::<Infeasible>(&ended.stdout) {

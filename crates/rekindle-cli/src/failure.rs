@@ -209,8 +209,8 @@ pub(crate) fn advised(smallest: Bytes) -> String {
 const FINITE: &str = "lower `learning_rate` or `clip_norm`; or `--on-nonfinite skip --update after` leaves such updates out";
 
 /// A defect of cubek-matmul 0.3.1, `docs/upstream.md`, 11.
-const TILE: &str = "the device failed: a matrix kernel of cubek-matmul asks for a tile of more than 256 rows, which GPUs of compute \
-                    capability 9.0 refuse (docs/upstream.md, 11)";
+const TILE: &str =
+    "the device failed: cubek-matmul asks for a tile of more than 256 rows (docs/upstream.md, 11)";
 
 /// The failure of a device that a message describes.
 fn device_failure(message: &str) -> Option<Failure> {

@@ -101,7 +101,7 @@ impl Progress {
             } => {
                 failure::note_step(step);
                 self.line(&format!(
-                    "{shortage}; re-planned from step {step}: budget {before} -> {budget}"
+                    "warning: {shortage}; re-planned from step {step}: budget {before} -> {budget}"
                 ));
                 self.note_plan(planned);
             }

@@ -89,6 +89,20 @@ impl Started {
     }
 }
 
+/// The file of the whole config of the run in this folder.
+pub fn config_of(folder: &Path) -> Result<PathBuf, Failure> {
+    let config = folder.join(CONFIG);
+    if config.exists() {
+        return Ok(config);
+    }
+    let shown = folder.display();
+    Err(Failure::with_help(
+        exit::FILE_REFUSED,
+        format_args!("{shown}: there is no `{CONFIG}` in this folder"),
+        "it is no run of this program, or damaged: start a new run in another folder, or name the config (`rekindle train CONFIG --resume RUN_DIR`)",
+    ))
+}
+
 /// Refuses the folder of a new run where a config stands that is no run's: it would be replaced.
 pub fn check_new(folder: &Path) -> Outcome {
     let config = folder.join(CONFIG);

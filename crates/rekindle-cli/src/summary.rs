@@ -97,12 +97,20 @@ pub fn closing(record: &RunRecord) -> String {
         let _ = writeln!(text, "The pools were trimmed {trims} to hold the budget.");
     }
     let (predictions, phases) = (predictions(record), phases(record, false));
-    let _ = writeln!(text, "\n{predictions}\n\n{phases}");
+    let _ = writeln!(text, "\n{predictions}");
+    if record.resident_peak_bytes.is_some() {
+        let _ = writeln!(text, "{RESIDENT}");
+    }
+    let _ = writeln!(text, "\n{phases}");
     if let Some(growth) = &record.growth {
         let _ = writeln!(text, "\nMemory grows: {growth}.");
     }
     text
 }
+
+/// What the row `resident` is.
+pub const RESIDENT: &str =
+    "Peak memory is the heap's; `resident` adds code, stacks and free pages.";
 
 /// The first and the last loss, and the last evaluation.
 pub fn losses(record: &RunRecord) -> String {
@@ -154,6 +162,10 @@ pub fn predictions(record: &RunRecord) -> Table {
     if reserved {
         let name = "in use between actions";
         peak(name, plan.predicted_in_use, measured.in_use, None);
+    }
+    if let Some(resident) = record.resident_peak_bytes {
+        let measured = Cell::bytes(resident);
+        table.add_row([Cell::from("resident"), Cell::default(), measured]);
     }
     let mut time = |name: &str, predicted: Seconds, measured: Seconds| {
         table.add_row([

@@ -28,7 +28,7 @@ pub fn check_loss_chunks(
         }
         Some(LayerSpec::Linear { .. } | LayerSpec::Unembedding) => return Ok(()),
         last => format!(
-            "`loss_chunks` runs the last layer inside the loss, which must be a `linear` or an `unembedding`, not `{}`",
+            "`loss_chunks` needs a `linear` or an `unembedding` as the last layer, not `{}`",
             last.map_or("nothing", LayerSpec::kind)
         ),
     };

@@ -264,7 +264,7 @@ mod tests {
         std::os::unix::fs::symlink(&precious, &path).unwrap();
         let error = History::<StepRecord>::open(&path, 0, |_| ()).unwrap_err();
         assert!(
-            error.to_string().contains("it is no regular file"),
+            error.to_string().contains("it is not a regular file"),
             "{error}"
         );
         assert_eq!(fs::read(&precious).unwrap(), b"short");

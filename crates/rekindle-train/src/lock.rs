@@ -98,7 +98,7 @@ mod tests {
         std::fs::write(&precious, b"precious").unwrap();
         std::os::unix::fs::symlink(&precious, folder.path().join(LOCK)).unwrap();
         let message = Lock::take(folder.path()).unwrap_err().to_string();
-        assert!(message.contains("it is no regular file"), "{message}");
+        assert!(message.contains("it is not a regular file"), "{message}");
         assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
     }
 }

@@ -178,6 +178,9 @@ pub struct RunRecord {
     pub pools: Option<PoolRecord>,
     /// Bytes that the whole GPU held when the run ended, other processes included; `null` unless it is NVIDIA's.
     pub whole_gpu_used_bytes: Option<Bytes>,
+    /// The most memory that the process had in RAM, as the system counts it: heap, code, stacks and what the allocator
+    /// keeps; `null` unless it ran on the processor, on Linux.
+    pub resident_peak_bytes: Option<Bytes>,
     /// The same training without recomputing, if plain steps were run (with `--compare`, or in a run that is long enough on
     /// the CPU); else `null`, and `plain_peak_bytes` and `plain_step_s` predict it.
     pub plain: Option<Measured>,

@@ -57,7 +57,7 @@ pub(super) fn remove_remains(folder: &Path) -> io::Result<()> {
 /// Fails if the path exists and is not a regular file, for example a link. Call this before opening it for writing.
 pub(super) fn check_regular(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
-        Ok(there) if !there.is_file() => Err(io::Error::other("it is no regular file")),
+        Ok(there) if !there.is_file() => Err(io::Error::other("it is not a regular file")),
         _ => Ok(()),
     }
 }

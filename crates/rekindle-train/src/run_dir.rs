@@ -95,7 +95,9 @@ impl RunDir {
                 if !folder.join(HISTORY).exists() && !snapshots::any(folder)? {
                     return Err(FileError::system(
                         folder,
-                        format!("holds no run to resume: `train CONFIG -o {shown}` starts one"),
+                        format!(
+                            "holds no run to resume: `rekindle train CONFIG -o {shown}` starts one"
+                        ),
                     ));
                 }
                 let lock = Lock::take(folder)?;

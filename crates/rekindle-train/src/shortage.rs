@@ -48,7 +48,7 @@ pub enum Shortage {
     },
     /// Kernels for tensors that come back from host memory are not chosen yet, and choosing them does not fit the budget.
     #[error(
-        "choosing kernels for tensors that come back from host memory may take up to {needed}, more than {budget}"
+        "choosing kernels for tensors that come back from host memory may take {needed}, over {budget}"
     )]
     Choosing {
         /// Memory that it may need.

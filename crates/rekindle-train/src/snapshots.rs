@@ -114,8 +114,7 @@ pub(super) fn newest(
         Some(newest) => Err(FileError::content(
             folder,
             format!(
-                "none of its {} snapshots can be read, so the run cannot be resumed: start it anew in another folder \
-                 (the newest: {newest})",
+                "none of its {} snapshots can be read: start a new run in another folder (the newest: {newest})",
                 taken.len()
             ),
         )),

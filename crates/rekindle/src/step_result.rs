@@ -12,8 +12,7 @@ use crate::tensor_tree::TensorTree;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a loss",
-    note = "a step returns its loss, a `Tensor<1>` of one element (`.mean()` makes one), or a pair of the loss and what else \
-            it hands out, such as `(loss, logits)`"
+    note = "a step returns a `Tensor<1>` of one element (`.mean()` makes one), or a pair such as `(loss, logits)`"
 )]
 pub trait StepResult {
     /// The auxiliary output.

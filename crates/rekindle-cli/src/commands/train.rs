@@ -24,7 +24,7 @@ use crate::{
     output, plan_file, plot,
     progress::Progress,
     ranks,
-    started::{CONFIG, Started, check_new},
+    started::{CONFIG, Started, check_new, config_of},
     summary,
     track::TrackFile,
 };
@@ -75,7 +75,7 @@ fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
     let name = match kept {
         Some(folder) => {
             let started = Started::read(&folder)?;
-            args.config = Some(folder.join(CONFIG));
+            args.config = Some(config_of(&folder)?);
             args.weights = started.weights;
             started.config
         }

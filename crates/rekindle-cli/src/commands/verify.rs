@@ -29,7 +29,7 @@ pub struct VerifyRecord {
     /// Where it ran.
     #[schemars(with = "String")]
     device: DeviceId,
-    /// Optimizer steps of each comparison.
+    /// Optimizer steps of each comparison; with `accumulate`, on the first part of each batch.
     steps: usize,
     /// The largest difference that passes; 0 on the processor.
     tolerance: f64,
@@ -97,8 +97,12 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     } else {
         let recording = verified.recording_s;
         let share = 100.0 * recording.0 / verified.plain_step_s.0;
+        let only = match config.training.accumulate {
+            0 | 1 => String::new(),
+            parts => format!("only the first of the {parts} parts of each step is compared\n"),
+        };
         output::text(&format!(
-            "{}recording the step takes {recording}, {share:.1}% of the plain step\n",
+            "{}{only}recording the step takes {recording}, {share:.1}% of the plain step\n",
             table(comparisons, tolerance)
         ))?;
     }

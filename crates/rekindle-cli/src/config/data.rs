@@ -49,15 +49,15 @@ pub fn failure(error: DataError, source: &Source) -> Failure {
 fn where_to_get(source: &Source) -> &'static str {
     match source {
         Source::Text { .. } | Source::Synthetic { .. } => {
-            "paths in a config are relative to its folder; with `--data-dir DIR`, files of the same names are read from DIR"
+            "paths in a config start at its folder; `--data-dir DIR` reads files of the same names from DIR"
         }
         Source::Mnist { .. } => {
-            "get MNIST's four files (https://github.com/cvdfoundation/mnist lists them; .gz is fine) and set \
-             `folder` in [data], or `--data-dir DIR`, to their folder; `--data synthetic` runs without them"
+            "get MNIST's four files (https://github.com/cvdfoundation/mnist), and set `folder` in [data] or \
+             `--data-dir DIR`; `--data synthetic` runs without them"
         }
         Source::Cifar10 { .. } => {
-            "get CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html), unpack it, and set \
-             `folder` in [data], or `--data-dir DIR`, to its folder; `--data synthetic` runs without it"
+            "unpack CIFAR-10's binary version (https://www.cs.toronto.edu/~kriz/cifar.html), and set `folder` in \
+             [data] or `--data-dir DIR`; `--data synthetic` runs without it"
         }
     }
 }

@@ -70,8 +70,7 @@ impl Synthetic {
             .filter(|size| (1..=MOST).contains(size) && !shape.is_empty());
         let Some(size) = size else {
             return Err(DataError::Setting(format!(
-                "the synthetic shape is {shape:?}, but must be one or more sizes of at least 1, with at most {MOST} \
-                 values a sample"
+                "the synthetic shape {shape:?} must have sizes of at least 1, and at most {MOST} values in all"
             )));
         };
         let counted = |what: &str, count: usize, most: usize| match (1..=most).contains(&count) {

@@ -36,6 +36,7 @@ pub use nvml::gpu_processes;
 #[cfg(feature = "cuda")]
 pub(crate) use nvml::nvml_memory;
 pub use open::{OpenDevice, open};
+pub(crate) use probe::resident_peak;
 pub use probe::{address_space_left, count, listed, probe, probe_kind};
 
 /// Makes CUDA available where the backend looks for it, if this build has CUDA. Call this first in `main`: the

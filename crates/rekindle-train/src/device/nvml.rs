@@ -15,8 +15,8 @@ use super::Unavailable;
 impl From<NvmlError> for Unavailable {
     fn from(error: NvmlError) -> Self {
         Self::setup(format!(
-            "NVIDIA's management library (`libnvidia-ml.so.1`), which says what the driver's context takes, does not answer \
-             ({error}): it comes with the driver; a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+            "NVIDIA's management library (`libnvidia-ml.so.1`) does not answer: {error}. It comes with the driver; \
+             a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         ))
     }
 }

@@ -120,11 +120,20 @@ fn address_space() -> Option<(u64, u64)> {
     address_space_in(&limits, &status)
 }
 
+/// The most memory that this process has had in RAM, as the system counts it: heap, code, stacks and what the allocator
+/// keeps.
+pub(crate) fn resident_peak() -> Option<Bytes> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    Some(Bytes(number(&status, "VmHWM:")? * 1024))
+}
+
+/// The first number after a name that begins a line.
+fn number(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 fn address_space_in(limits: &str, status: &str) -> Option<(u64, u64)> {
-    let number = |text: &str, name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse().ok()
-    };
     let limit = number(limits, "Max address space")?;
     let taken = number(status, "VmSize:")? * 1024;
     Some((limit, limit.saturating_sub(taken)))

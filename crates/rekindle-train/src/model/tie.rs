@@ -1,8 +1,8 @@
 //! An embedding whose weight the output's projection shares (Press & Wolf 2017, arXiv 1608.05859).
 //!
 //! Both are separate modules with the same parameter id: recordings sum their gradients. burn's clones
-//! share a tensor only until one of them is updated, so the trainer unties them before an update and ties them again
-//! after it: then the old weight is not kept beside the new one.
+//! share a tensor only until one of them is updated, so a run unties them before an update and ties them again after
+//! it: then the old weight is not kept beside the new one.
 
 use burn::{module::Param, nn::Embedding, tensor::Tensor};
 

@@ -132,7 +132,7 @@ impl fmt::Display for Notice<'_> {
             Self::NotWritten(error) => {
                 write!(f, "{error}; the run continues and tries again later")
             }
-            Self::WrittenAgain(file) => write!(f, "{file} could be written now"),
+            Self::WrittenAgain(file) => write!(f, "{file} can be written again"),
             Self::Unwritten(files) => {
                 let reasons = files.iter().map(|(_, error)| error.to_string());
                 let files: Vec<&str> = files.iter().map(|(file, _)| *file).collect();
@@ -145,7 +145,7 @@ impl fmt::Display for Notice<'_> {
             }
             Self::MadeRoom(step) => write!(
                 f,
-                "the disk is full: the snapshot of step {step} was removed to make room, and so will be others but the newest"
+                "the disk is full: removed the snapshot of step {step}; all but the newest may follow"
             ),
             Self::Damaged(error) => write!(f, "{error}; the snapshot before it is used"),
             Self::WentBack { failed, to } => write!(
@@ -154,7 +154,7 @@ impl fmt::Display for Notice<'_> {
             ),
             Self::BeginsAgain(folder) => write!(
                 f,
-                "{}: the run was stopped before its first snapshot and begins again",
+                "{}: the run has no snapshot and starts again",
                 folder.display()
             ),
             Self::NotTraced {

@@ -45,7 +45,7 @@ pub enum RunError {
         total: Option<Bytes>,
     },
     /// One tensor is larger than any buffer of the device. No plan changes that.
-    #[error("{tensor} takes {bytes}, but one buffer of this device holds {limit} at most")]
+    #[error("{tensor} needs {bytes} in one buffer; this device allows {limit}")]
     TensorTooLarge {
         /// The largest tensor, in words.
         tensor: String,
@@ -98,7 +98,7 @@ pub enum RunError {
         steps: usize,
     },
     /// Another rank failed and reports the error; all ranks end.
-    #[error("another rank could not go on")]
+    #[error("another rank failed")]
     OtherRank,
 }
 

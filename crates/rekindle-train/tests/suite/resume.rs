@@ -608,7 +608,7 @@ fn a_new_run_spares_an_old_one() {
     let error = case.refused(RunDir::New(path.clone()));
     assert!(error.reason().starts_with("already holds a run"), "{error}");
     let ran = case.run(Some(RunDir::Resume(path.clone())), go_on).unwrap();
-    let begins = format!("{shown}: the run was stopped before its first snapshot and begins again");
+    let begins = format!("{shown}: the run has no snapshot and starts again");
     assert_eq!(ran.notices, [begins]);
     assert_eq!(ran.record.resumed_at, None);
     assert_eq!(computed(&ran), computed(&case.run(None, go_on).unwrap()));
@@ -618,7 +618,7 @@ fn a_new_run_spares_an_old_one() {
     let shown = empty.display();
     assert_eq!(
         case.refused(RunDir::Resume(empty.clone())).to_string(),
-        format!("{shown}: holds no run to resume: `train CONFIG -o {shown}` starts one")
+        format!("{shown}: holds no run to resume: `rekindle train CONFIG -o {shown}` starts one")
     );
 }
 
@@ -799,7 +799,7 @@ fn a_damaged_snapshot_is_named_and_the_one_before_it_used() {
     let message = case.refused(RunDir::Resume(run.clone())).to_string();
     assert!(message.contains("snapshots can be read"), "{message}");
     assert!(
-        message.contains("start it anew in another folder"),
+        message.contains("start a new run in another folder"),
         "{message}"
     );
     assert!(message.contains("snapshot-3: "), "{message}");
@@ -868,8 +868,8 @@ fn files_that_cannot_be_written_do_not_end_a_run() {
         snapshot.contains("snapshot-2: cannot be written"),
         "{snapshot}"
     );
-    assert_eq!(*snapshot_again, "the snapshot could be written now");
-    assert_eq!(*record_again, "the record could be written now");
+    assert_eq!(*snapshot_again, "the snapshot can be written again");
+    assert_eq!(*record_again, "the record can be written again");
     assert_eq!(computed(&ran), expected);
     assert_eq!(read_record(&run).unwrap().steps, STEPS);
     assert!(!ran.record.interrupted);

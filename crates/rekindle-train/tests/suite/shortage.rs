@@ -446,7 +446,7 @@ fn a_tensor_larger_than_a_buffer_of_the_device_is_told_before_the_start() {
     for words in [
         "the batch's tensor",
         &size,
-        "one buffer of this device holds",
+        "in one buffer; this device allows",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }

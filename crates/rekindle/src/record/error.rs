@@ -34,9 +34,9 @@ pub enum RecordError {
     Capture(String),
     /// The step reads a tensor's numbers.
     #[error(
-        "the step reads the value of a tensor, {after}. Nothing is computed while a step is recorded: decide by \
-         tensor operations (`mask_where`, `greater`), or pass the value in with the batch. `one_hot`, `argwhere`, \
-         `mask_select` and `all_close` read values, too, and so does CTC loss in debug builds"
+        "the step reads the value of a tensor, {after}. Decide by tensor operations (`mask_where`, `greater`), or \
+         pass the value in with the batch. `one_hot`, `argwhere`, `mask_select`, `all_close` and a debug build's CTC loss \
+         read values, too"
     )]
     ReadsValue {
         /// Where recording stopped.
@@ -44,8 +44,8 @@ pub enum RecordError {
     },
     /// The step uses a tensor from outside.
     #[error(
-        "the step uses a tensor from outside, {after} ({says}). Pass it in with the batch (a tuple will do), hold it in \
-         the module, or make it on the device of the batch: `Tensor::zeros(shape, &x.device())`"
+        "the step uses a tensor from outside, {after} ({says}). Pass it in with the batch, or hold it in the module. \
+         Or make it on the batch's device: `Tensor::zeros(shape, &x.device())`"
     )]
     Outside {
         /// Where recording stopped.
@@ -73,8 +73,8 @@ pub enum RecordError {
     },
     /// Two batch norms of the model share their running statistics.
     #[error(
-        "the running statistics `{path}` are shared by another batch norm of the model, a clone, and both move them in one \
-         step: give a frozen clone its own by `.valid().train().no_grad()`, or use one batch norm and `rekindle::reused`"
+        "two batch norms share the running statistics `{path}`, and both move them in one step. Give a frozen clone its own \
+         by `.valid().train().no_grad()`, or use one batch norm and `rekindle::reused`"
     )]
     SharedStatistics {
         /// The path of the second one.
@@ -91,8 +91,8 @@ pub enum RecordError {
     /// The step moves tensors between devices.
     #[error(
         "the step moves a tensor between devices or out of autodiff (`to_device`, `inner`), {after} ({says}). Use `detach` \
-         to cut a gradient, and keep the model on one device. If a batch norm is used twice in the step, use the module \
-         through `rekindle::reused(&module)` the second time"
+         to cut a gradient, and keep the model on one device. Use a batch norm a second time through \
+         `rekindle::reused(&module)`"
     )]
     Moves {
         /// Where recording stopped.
@@ -198,8 +198,8 @@ pub enum RecordError {
     /// The device rejected a kernel, and a tensor of the step is larger than the device's largest buffer. No plan
     /// changes that.
     #[error(
-        "{tensor} takes {bytes}, but one buffer of this device holds {limit} at most: no plan and no budget changes \
-         that; a smaller batch may, or another device ({refusal})"
+        "{tensor} needs {bytes} in one buffer; this device allows {limit}. Use a smaller batch or another device \
+         ({refusal})"
     )]
     TensorTooLarge {
         /// A description of the largest tensor.
@@ -212,7 +212,7 @@ pub enum RecordError {
         refusal: String,
     },
     /// Another rank failed, so all ranks abandon the step.
-    #[error("rank {rank} could not go on, and all ranks gave the step up: {message}")]
+    #[error("rank {rank} failed, so all ranks abandoned the step: {message}")]
     OtherRank {
         /// The first rank that failed.
         rank: usize,

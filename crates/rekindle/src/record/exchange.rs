@@ -334,7 +334,7 @@ impl<'a> Exchange<'a> {
         let (updated, error) = failures(&*self.ranks.reducer, self.updated, own);
         self.updated = updated;
         let no_reason =
-            || ReduceError::Failed("a rank gave the step up and did not say why".into());
+            || ReduceError::Failed("a rank abandoned the step and gave no reason".into());
         error.unwrap_or_else(|| no_reason().into())
     }
 }

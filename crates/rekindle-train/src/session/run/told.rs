@@ -4,7 +4,7 @@ use rekindle_plan::{Bytes, Planner};
 
 use super::{super::RunError, Session, parts::raise};
 use crate::{
-    device::DeviceId,
+    device::{DeviceId, resident_peak},
     record::{Measured, PoolRecord, RUN_FORMAT, RunRecord},
     step_times::StepTimes,
     timeline::Timeline,
@@ -50,6 +50,10 @@ impl Session<'_> {
                 trims: self.engine.step.trims(),
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.id),
+            resident_peak_bytes: match self.id {
+                DeviceId::Cpu => resident_peak(),
+                _ => None,
+            },
             plain: None,
             first_loss: progress.first_loss,
             last_loss: progress.last_loss,
@@ -104,9 +108,9 @@ impl Session<'_> {
         }
         let samples = self.batches.step(0);
         let micro_batch = self.job.micro_batch().max(1);
-        let data = self.job.train;
+        let (data, part) = (self.job.train, self.job.part());
         let parts = || {
-            let parts = samples.chunks_exact(micro_batch);
+            let parts = samples[part.clone()].chunks_exact(micro_batch);
             parts.map(|samples| Ok(data.batch(samples)))
         };
         self.budget = None;
