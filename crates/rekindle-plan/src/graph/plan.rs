@@ -90,10 +90,11 @@ fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan
     let starts = over_stages(graph, budget)?;
     let effort = request.effort.max(1);
     let on_device = search::within(graph, budget, Bytes::ZERO, &starts, effort)?;
+    let finished = |found| finish(Planner::Auto, found, None);
     let best = match &request.link {
         None => on_device
-            .map(on_device_plan)
-            .map_err(|leanest| on_device_plan(*leanest)),
+            .map(finished)
+            .map_err(|leanest| finished(*leanest)),
         Some(link) => {
             let (linked, tensors) = graph.with_all_transfers(link)?;
             let starts = on_device.as_ref().map_or(&*starts, std::slice::from_ref);
@@ -140,10 +141,6 @@ fn over_stages(graph: &Graph, budget: Bytes) -> Result<Vec<Found>, GraphPlanErro
         }
     }
     Ok(starts)
-}
-
-fn on_device_plan(found: Found) -> GraphPlan {
-    finish(Planner::Auto, found, None)
 }
 
 /// The plan if it is within the budget; if not, it is the one with the smallest peak.
