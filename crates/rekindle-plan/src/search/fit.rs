@@ -32,7 +32,7 @@ pub(super) struct Fit {
     need: Vec<i64>,
     /// Moments above the budget before each bucket, and their bytes.
     count: Vec<i64>,
-    weight: Vec<i64>,
+    weight: Vec<f64>,
     /// The closure in which an operation was last.
     mark: Vec<u32>,
     stamp: u32,
@@ -87,7 +87,7 @@ impl Fit {
         Fit {
             need: need.collect(),
             count: vec![0; net.ranks + 1],
-            weight: vec![0; net.ranks + 1],
+            weight: vec![0.0; net.ranks + 1],
             mark: vec![0; net.ops.len()],
             stamp: 0,
             closure: Vec::new(),
@@ -136,7 +136,7 @@ impl Fit {
         for one in 0..buckets {
             let (change, top) = runs.moment(one);
             let over = (held + top - room.device).max(0);
-            self.weight[one + 1] = self.weight[one] + over;
+            self.weight[one + 1] = self.weight[one] + over as f64;
             self.count[one + 1] = self.count[one] + i64::from(over > 0);
             if held + top > bytes {
                 (bytes, at) = (held + top, one);
@@ -144,7 +144,7 @@ impl Fit {
             held += change;
         }
         if self.rate == 0.0 {
-            self.rate = self.weight[buckets] as f64 / runs.seconds.max(1e-12);
+            self.rate = self.weight[buckets] / runs.seconds.max(1e-12);
         }
         runs.work += buckets as u64 / 4;
         self.spot = at;
@@ -216,7 +216,7 @@ impl Fit {
         let from = from.min(to);
         let count = self.count[to] - self.count[from];
         let weight = self.weight[to] - self.weight[from];
-        let gain = (bytes * count.max(1)).min(weight.max(1)) as f64;
+        let gain = (bytes as f64 * count.max(1) as f64).min(weight.max(1.0));
         let noise = self.choice.noise;
         let mut chance = || match noise > 0.0 {
             true => gain * (noise * (random.share() - 0.5)).exp(),
@@ -321,7 +321,7 @@ impl Fit {
                 }
                 let crosses = end < at;
                 let longer = self.count[to] - self.count[bucket(end).min(to)];
-                let added = (of.bytes[0] * longer) as f64;
+                let added = of.bytes[0] as f64 * longer as f64;
                 let makes = &net.ops[source as usize];
                 let can = makes.repeatable
                     && at < place
@@ -329,7 +329,7 @@ impl Fit {
                     && !after_update(runs, makes, place);
                 let costly = added > self.rate * makes.seconds;
                 coins = coins.rotate_right(1);
-                let stays = 3 * of.bytes[0] <= evicted && (coins & 1 == 1 || !costly);
+                let stays = of.bytes[0] <= evicted / 3 && (coins & 1 == 1 || !costly);
                 let again = made.is_none() || costly || (crosses && !stays);
                 if again && can {
                     self.closure.push(source);

@@ -26,6 +26,8 @@ mod fit;
 mod net;
 mod random;
 mod runs;
+#[cfg(test)]
+mod tests;
 
 use crate::bytes::Bytes;
 use crate::graph::{Found, Graph, GraphError};
@@ -85,7 +87,7 @@ pub(crate) fn within(
         if found.peak() <= budget {
             return Ok(Ok(found));
         }
-        room.device -= bytes(found.peak() - budget);
+        room.device = (room.device - bytes(found.peak() - budget)).max(0);
     }
     let smallest = Search::new(&net.even(), 1).smallest(all.host);
     let leanest = found(&smallest)?;
@@ -208,14 +210,14 @@ impl<'a> Search<'a> {
         self.fit(room, Choice::default(), 1000);
         self.runs.changes.clear();
         let mut over = self.runs.overflow(room);
-        while over > 0 && self.runs.work < end {
+        while over > 0.0 && self.runs.work < end {
             let before = self.runs.seconds;
             self.change();
             let choice = self.choice(6, 0.5);
             self.fit(room, choice, ROUND);
             let mut now = self.runs.overflow(room);
-            let most = over as f64 * (1.0 + 0.1 * self.random.share().powi(4));
-            if now as f64 <= most {
+            let most = over * (1.0 + 0.1 * self.random.share().powi(4));
+            if now <= most {
                 self.prune_changed(|runs| {
                     let pruned = runs.overflow(room);
                     let keep = pruned <= now;
@@ -223,14 +225,14 @@ impl<'a> Search<'a> {
                     keep
                 });
             }
-            if now < over || now as f64 <= most && self.runs.seconds <= before * 1.01 {
+            if now < over || now <= most && self.runs.seconds <= before * 1.01 {
                 over = now;
                 self.runs.changes.clear();
             } else {
                 self.runs.undo(0);
             }
         }
-        over == 0
+        over == 0.0
     }
 
     /// Improves a program that fits by annealing, and returns the order of the best.

@@ -183,13 +183,13 @@ impl<'a> Runs<'a> {
         self.peak() <= room.device && self.host_peak() <= room.host
     }
 
-    /// The bytes above the room, of all moments.
-    pub(super) fn overflow(&self, room: Room) -> i64 {
+    /// The bytes above the room, of all moments: together they may be more than an `i64` holds.
+    pub(super) fn overflow(&self, room: Room) -> f64 {
         let mut held = self.net.fixed;
-        let mut total = (self.host_peak() - room.host).max(0);
+        let mut total = (self.host_peak() - room.host).max(0) as f64;
         for one in 0..self.buckets.len() {
             let (change, top) = self.moment(one);
-            total += (held + top - room.device).max(0);
+            total += (held + top - room.device).max(0) as f64;
             held += change;
         }
         total
