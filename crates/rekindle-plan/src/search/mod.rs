@@ -113,7 +113,7 @@ impl<'a> Search<'a> {
     fn new(net: &'a Net, effort: u32) -> Search<'a> {
         Search {
             net,
-            runs: Runs::of(net, &Runs::recorded(net), 0),
+            runs: Runs::of(net, &Runs::recorded(net)),
             fit: Fit::new(net),
             random: Random(0x9E37_79B9_7F4A_7C15),
             work: u64::from(effort) * MOST_WORK.min(WORK_OF_ONE * net.ranks as u64),
@@ -122,7 +122,7 @@ impl<'a> Search<'a> {
 
     /// Continues with other runs.
     fn restart(&mut self, order: &[u32]) {
-        self.runs = Runs::of(self.net, order, self.runs.work);
+        self.runs = Runs::of(self.net, order);
     }
 
     /// The order of the fastest program that is found, starting from the recorded order and from others.

@@ -69,6 +69,8 @@ pub(super) struct Runs<'a> {
     pub(super) buckets: Vec<Vec<u32>>,
     leaves: usize,
     tree: Vec<Node>,
+    /// Buckets whose moments have changed.
+    dirty: Vec<usize>,
     /// No run beyond this bucket has read the value, by value.
     pub(super) latest: Vec<u32>,
     pub(super) seconds: f64,
@@ -86,8 +88,8 @@ impl<'a> Runs<'a> {
         ops.filter(|&op| !net.ops[op as usize].transfer).collect()
     }
 
-    /// The runs of a list of operations, after so much work.
-    pub(super) fn of(net: &'a Net, order: &[u32], work: u64) -> Runs<'a> {
+    /// The runs of a list of operations.
+    pub(super) fn of(net: &'a Net, order: &[u32]) -> Runs<'a> {
         let leaves = net.ranks.next_power_of_two();
         let mut all = Runs {
             net,
@@ -97,53 +99,28 @@ impl<'a> Runs<'a> {
             buckets: vec![Vec::new(); net.ranks],
             leaves,
             tree: vec![Node::NONE; 2 * leaves],
+            dirty: Vec::new(),
             latest: vec![0; net.values.len()],
             seconds: 0.0,
             changes: Vec::new(),
-            work,
+            work: 0,
         };
         // The bucket of a run is that of the next recorded operation that runs for the first time.
-        let mut ran = vec![false; net.ops.len()];
-        let first = order
-            .iter()
-            .map(|&op| !std::mem::replace(&mut ran[op as usize], true));
-        let first: Vec<bool> = first.collect();
+        let mut first: Vec<Option<usize>> = vec![None; net.ops.len()];
+        for (place, &op) in order.iter().enumerate() {
+            first[op as usize].get_or_insert(place);
+        }
         let mut at = net.ranks as u32 - 1;
-        let mut at_of = vec![0; order.len()];
+        let mut buckets = vec![0; order.len()];
         for (place, &op) in order.iter().enumerate().rev() {
-            let op = &net.ops[op as usize];
-            if first[place] && !op.transfer {
-                at = at.min(op.rank);
+            let of = &net.ops[op as usize];
+            if first[op as usize] == Some(place) && !of.transfer {
+                at = at.min(of.rank);
             }
-            at_of[place] = at;
+            buckets[place] = at;
         }
-        for (&op, &at) in order.iter().zip(&at_of) {
-            let id = all.runs.len() as u32;
-            let list = &mut all.buckets[at as usize];
-            all.runs.push(Run {
-                op,
-                key: key(at, list.len() as u32),
-                freed: [0; 2],
-                reused: 0,
-            });
-            list.push(id);
-            all.of[op as usize].push(id);
-            for &value in &net.ops[op as usize].inputs {
-                all.latest[value as usize] = all.latest[value as usize].max(at);
-            }
-            all.seconds += net.ops[op as usize].seconds;
-        }
-        for id in 0..all.runs.len() as u32 {
-            for &value in &all.op(id).outputs {
-                let end = all.end(value, id);
-                all.charge(end, value, 1);
-            }
-        }
-        for bucket in 0..net.ranks {
-            all.tree[leaves + bucket] = all.leaf(bucket);
-        }
-        for node in (1..leaves).rev() {
-            all.tree[node] = all.tree[2 * node].then(all.tree[2 * node + 1]);
+        for (&op, &at) in order.iter().zip(&buckets) {
+            all.put(op, key(at, all.buckets[at as usize].len() as u32));
         }
         all
     }
@@ -199,42 +176,51 @@ impl<'a> Runs<'a> {
     pub(super) fn highest(&self, bucket: usize) -> u32 {
         let (mut held, mut top, mut at) = (0, LOW, NONE);
         for &id in &self.buckets[bucket] {
-            let (run, op) = (&self.runs[id as usize], self.op(id));
-            held += op.made[0] - run.reused;
-            if held + op.temporary > top {
-                (top, at) = (held + op.temporary, id);
+            let node = self.node(id);
+            if held + node.top[0] > top {
+                (top, at) = (held + node.top[0], id);
             }
-            held += run.reused - run.freed[0];
+            held += node.change[0];
         }
         at
     }
 
-    fn leaf(&mut self, bucket: usize) -> Node {
-        let mut all = Node::NONE;
-        for &id in &self.buckets[bucket] {
-            let (run, op) = (&self.runs[id as usize], self.op(id));
-            let [device, host] = op.made;
-            all = all.then(Node {
-                change: [device - run.freed[0], host - run.freed[1]],
-                top: [device - run.reused + op.temporary, host],
-            });
+    fn node(&self, run: u32) -> Node {
+        let Op {
+            made: [device, host],
+            temporary,
+            ..
+        } = *self.op(run);
+        let Run { freed, reused, .. } = self.runs[run as usize];
+        Node {
+            change: [device - freed[0], host - freed[1]],
+            top: [device - reused + temporary, host],
         }
-        self.work += 1 + self.buckets[bucket].len() as u64 / 8;
-        all
     }
 
-    fn settle(&mut self, bucket: usize) {
-        let mut node = self.leaves + bucket;
-        self.tree[node] = self.leaf(bucket);
-        while node > 1 {
-            node /= 2;
-            let now = self.tree[2 * node].then(self.tree[2 * node + 1]);
-            if now == self.tree[node] {
-                break;
+    /// Brings the tree up to date.
+    fn settle(&mut self) {
+        let mut buckets = std::mem::take(&mut self.dirty);
+        buckets.sort_unstable();
+        buckets.dedup();
+        for bucket in buckets.drain(..) {
+            let runs = &self.buckets[bucket];
+            let mut node = self.leaves + bucket;
+            self.tree[node] = runs
+                .iter()
+                .fold(Node::NONE, |all, &run| all.then(self.node(run)));
+            self.work += 1 + runs.len() as u64 / 8;
+            while node > 1 {
+                node /= 2;
+                let now = self.tree[2 * node].then(self.tree[2 * node + 1]);
+                if now == self.tree[node] {
+                    break;
+                }
+                self.tree[node] = now;
+                self.work += 1;
             }
-            self.tree[node] = now;
-            self.work += 1;
         }
+        self.dirty = buckets;
     }
 
     /// The run at a place.
@@ -333,79 +319,59 @@ impl<'a> Runs<'a> {
         if reuses {
             run.reused += sign * device;
         }
+        self.dirty.push(bucket(run.key));
     }
 
     /// Adds or takes away all that ends otherwise with a run at a place than without it.
-    fn around(&mut self, op: u32, place: Key, with: Option<u32>, sign: i64, dirty: &mut Vec<u32>) {
+    fn around(&mut self, op: u32, place: Key, with: Option<u32>, sign: i64) {
         let Op {
             inputs, outputs, ..
         } = &self.net.ops[op as usize];
         for &value in outputs {
             for made in self.made_before(value, place).into_iter().chain(with) {
-                let end = self.end(value, made);
-                self.charge(end, value, sign);
-                dirty.push(end);
+                self.charge(self.end(value, made), value, sign);
             }
         }
         for &value in inputs {
             if let Some(made) = self.made_before(value, place) {
-                let end = self.end(value, made);
-                self.charge(end, value, sign);
-                dirty.push(end);
+                self.charge(self.end(value, made), value, sign);
             }
         }
         self.work += (inputs.len() + outputs.len()) as u64;
     }
 
-    fn settle_all(&mut self, runs: &[u32], also: usize) {
-        let keys = runs.iter().map(|&run| bucket(self.key(run)));
-        let mut buckets: Vec<usize> = keys.chain([also]).collect();
-        buckets.sort_unstable();
-        buckets.dedup();
-        for bucket in buckets {
-            self.settle(bucket);
-        }
-    }
-
     /// Inserts a run of an operation at a place, before the run that is there.
-    pub(super) fn insert(&mut self, op: u32, place: Key) -> u32 {
+    pub(super) fn insert(&mut self, op: u32, place: Key) {
         self.changes.push(Change::Inserted(op, place));
-        self.put(op, place)
+        self.put(op, place);
     }
 
-    fn put(&mut self, op: u32, place: Key) -> u32 {
-        let mut dirty = Vec::new();
-        self.around(op, place, None, -1, &mut dirty);
+    fn put(&mut self, op: u32, place: Key) {
+        self.around(op, place, None, -1);
+        let id = self.unused.pop().unwrap_or(self.runs.len() as u32);
         let run = Run {
             op,
             key: place,
             freed: [0; 2],
             reused: 0,
         };
-        let id = match self.unused.pop() {
-            Some(id) => {
-                self.runs[id as usize] = run;
-                id
-            }
-            None => {
-                self.runs.push(run);
-                self.runs.len() as u32 - 1
-            }
-        };
+        match self.runs.get_mut(id as usize) {
+            Some(unused) => *unused = run,
+            None => self.runs.push(run),
+        }
         let at = self.count_before(op, place);
-        let in_bucket = place as u32 as usize;
-        self.buckets[bucket(place)].insert(in_bucket, id);
+        self.buckets[bucket(place)].insert(place as u32 as usize, id);
         self.renumber(place);
         self.of[op as usize].insert(at, id);
-        self.around(op, place, Some(id), 1, &mut dirty);
-        self.settle_all(&dirty, bucket(place));
+        self.around(op, place, Some(id), 1);
+        self.dirty.push(bucket(place));
+        self.settle();
         let net = self.net;
         for &value in &net.ops[op as usize].inputs {
             let latest = &mut self.latest[value as usize];
             *latest = (*latest).max(bucket(place) as u32);
         }
-        self.seconds += self.net.ops[op as usize].seconds;
-        id
+        self.seconds += net.ops[op as usize].seconds;
     }
 
     /// Removes a run.
@@ -417,16 +383,14 @@ impl<'a> Runs<'a> {
 
     fn take(&mut self, run: u32) {
         let Run { op, key: place, .. } = self.runs[run as usize];
-        let mut dirty = Vec::new();
-        self.around(op, place, Some(run), -1, &mut dirty);
+        self.around(op, place, Some(run), -1);
         let at = self.count_before(op, place);
         self.of[op as usize].remove(at);
         self.buckets[bucket(place)].remove(place as u32 as usize);
         self.renumber(place);
-        // Dirty runs must not name the one that goes.
-        dirty.retain(|&one| one != run);
-        self.around(op, place, None, 1, &mut dirty);
-        self.settle_all(&dirty, bucket(place));
+        self.around(op, place, None, 1);
+        self.dirty.push(bucket(place));
+        self.settle();
         self.unused.push(run);
         self.seconds -= self.net.ops[op as usize].seconds;
     }
@@ -471,12 +435,9 @@ impl<'a> Runs<'a> {
         while self.changes.len() > to {
             match self.changes.pop() {
                 Some(Change::Inserted(_, place)) => {
-                    let run = self.buckets[bucket(place)][place as u32 as usize];
-                    self.take(run);
+                    self.take(self.at(place));
                 }
-                Some(Change::Removed(op, place)) => {
-                    self.put(op, place);
-                }
+                Some(Change::Removed(op, place)) => self.put(op, place),
                 None => {}
             }
         }

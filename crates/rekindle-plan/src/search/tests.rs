@@ -56,7 +56,7 @@ proptest! {
         let mut random = Sequence(seed);
         let graph = linked(graphs::any(&mut random, operations));
         let net = Net::new(&graph).unwrap();
-        let mut runs = Runs::of(&net, &Runs::recorded(&net), 0);
+        let mut runs = Runs::of(&net, &Runs::recorded(&net));
         for _ in 0..20 {
             let (before, order) = (runs.changes.len(), runs.order());
             let costs = (runs.peak(), runs.host_peak());
