@@ -31,7 +31,7 @@ mod tests;
 
 use crate::bytes::Bytes;
 use crate::graph::{Found, Graph, GraphError};
-use fit::{Choice, Fit};
+use fit::{Choice, Scale};
 use net::{NONE, Net};
 use random::Random;
 use runs::{Change, Runs, bucket, key};
@@ -80,7 +80,7 @@ pub(crate) fn within(
     let mut room = all;
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
-        let Some(order) = Search::new(&net, effort).within(room, &orders) else {
+        let Some(order) = Search::new(&net, room, effort).within(&orders) else {
             break;
         };
         let found = found(&order)?;
@@ -89,12 +89,12 @@ pub(crate) fn within(
         }
         room.device = (room.device - bytes(found.peak() - budget)).max(0);
     }
-    let smallest = Search::new(&net.even(), 1).smallest(all.host);
+    let smallest = Search::new(&net.even(), all, 1).smallest();
     let leanest = found(&smallest)?;
     if leanest.peak() > budget {
         return Ok(Err(Box::new(leanest)));
     }
-    let improved = Search::new(&net, effort).within(all, &[smallest]);
+    let improved = Search::new(&net, all, effort).within(&[smallest]);
     let improved = improved.map(|order| found(&order)).transpose()?;
     let improved = improved.filter(|found| found.peak() <= budget);
     Ok(Ok(improved.unwrap_or(leanest)))
@@ -103,18 +103,23 @@ pub(crate) fn within(
 struct Search<'a> {
     net: &'a Net,
     runs: Runs<'a>,
-    fit: Fit,
+    room: Room,
+    scale: Scale,
     random: Random,
+    /// The bucket near which something was changed last.
+    spot: usize,
     /// How much work improving may take.
     work: u64,
 }
 
 impl<'a> Search<'a> {
-    fn new(net: &'a Net, effort: u32) -> Search<'a> {
+    fn new(net: &'a Net, room: Room, effort: u32) -> Search<'a> {
         Search {
             net,
             runs: Runs::of(net, &Runs::recorded(net)),
-            fit: Fit::new(net),
+            room,
+            scale: Scale::new(net),
+            spot: 0,
             random: Random(0x9E37_79B9_7F4A_7C15),
             work: u64::from(effort) * MOST_WORK.min(WORK_OF_ONE * net.ranks as u64),
         }
@@ -126,15 +131,15 @@ impl<'a> Search<'a> {
     }
 
     /// The order of the fastest program that is found, starting from the recorded order and from others.
-    fn within(&mut self, room: Room, others: &[Vec<u32>]) -> Option<Vec<u32>> {
+    fn within(&mut self, others: &[Vec<u32>]) -> Option<Vec<u32>> {
         let recorded = Runs::recorded(self.net);
         let plain = self.runs.seconds;
         let mut best: Option<(f64, Vec<u32>)> = None;
         for start in std::iter::once(&recorded).chain(others) {
             self.restart(start);
             let all = 40 * self.net.ranks + 100;
-            if self.fit(room, Choice::default(), all) {
-                self.prune_all(room);
+            if self.fit(Choice::default(), all) {
+                self.prune_all();
                 if best.as_ref().is_none_or(|best| self.runs.seconds < best.0) {
                     best = Some((self.runs.seconds, self.runs.order()));
                 }
@@ -144,40 +149,40 @@ impl<'a> Search<'a> {
             Some((_, order)) => self.restart(&order),
             None => {
                 self.restart(&recorded);
-                if !self.descend(room, self.work) {
+                if !self.descend(self.work) {
                     return None;
                 }
-                self.prune_all(room);
+                self.prune_all();
             }
         }
-        Some(self.improve(room, plain))
+        Some(self.improve(plain))
     }
 
     /// The order of the program that is found with the smallest peak.
-    fn smallest(&mut self, host: i64) -> Vec<u32> {
+    fn smallest(&mut self) -> Vec<u32> {
         let mut best = self.runs.order();
         let mut least = self.runs.peak();
-        let mut low = self.fit.floor(self.net);
+        let mut low = self.scale.floor(self.net);
         for _ in 0..HALVINGS {
             if low >= least {
                 break;
             }
-            let device = low + (least - low) / 2;
+            self.room.device = low + (least - low) / 2;
             self.restart(&best);
-            match self.descend(Room { device, host }, self.work / HALVING_PART) {
+            match self.descend(self.work / HALVING_PART) {
                 true => (least, best) = (self.runs.peak(), self.runs.order()),
-                false => low = device + 1,
+                false => low = self.room.device + 1,
             }
         }
-        let floor = self.fit.floor(self.net);
+        let floor = self.scale.floor(self.net);
         for _ in 0..DESCENTS {
             if least <= floor {
                 break;
             }
             let step = ((least - self.net.fixed) as f64 * DESCENT) as i64 + 1;
-            let device = (least - step).max(floor);
+            self.room.device = (least - step).max(floor);
             self.restart(&best);
-            if !self.descend(Room { device, host }, self.work / DESCENT_PART) {
+            if !self.descend(self.work / DESCENT_PART) {
                 break;
             }
             (least, best) = (self.runs.peak(), self.runs.order());
@@ -185,9 +190,9 @@ impl<'a> Search<'a> {
         best
     }
 
-    fn fit(&mut self, room: Room, choice: Choice, limit: usize) -> bool {
-        self.fit
-            .fit(&mut self.runs, room, choice, &mut self.random, limit)
+    /// Whether the program fits.
+    fn fits(&self) -> bool {
+        self.runs.peak() <= self.room.device && self.runs.host_peak() <= self.room.host
     }
 
     /// How the evictions of a round are chosen.
@@ -205,25 +210,21 @@ impl<'a> Search<'a> {
     }
 
     /// Lowers the bytes above the room until there are none, with at most so much work.
-    fn descend(&mut self, room: Room, work: u64) -> bool {
+    fn descend(&mut self, work: u64) -> bool {
         let end = self.runs.work + work;
-        self.fit(room, Choice::default(), 1000);
+        self.fit(Choice::default(), 1000);
         self.runs.changes.clear();
-        let mut over = self.runs.overflow(room);
+        let mut over = self.runs.overflow(self.room);
         while over > 0.0 && self.runs.work < end {
             let before = self.runs.seconds;
             self.change();
             let choice = self.choice(6, 0.5);
-            self.fit(room, choice, ROUND);
-            let mut now = self.runs.overflow(room);
+            self.fit(choice, ROUND);
+            let mut now = self.runs.overflow(self.room);
             let most = over * (1.0 + 0.1 * self.random.share().powi(4));
             if now <= most {
-                self.prune_changed(|runs| {
-                    let pruned = runs.overflow(room);
-                    let keep = pruned <= now;
-                    now = now.min(pruned);
-                    keep
-                });
+                self.prune_changed(now);
+                now = self.runs.overflow(self.room);
             }
             if now < over || now <= most && self.runs.seconds <= before * 1.01 {
                 over = now;
@@ -236,7 +237,7 @@ impl<'a> Search<'a> {
     }
 
     /// Improves a program that fits by annealing, and returns the order of the best.
-    fn improve(&mut self, room: Room, plain: f64) -> Vec<u32> {
+    fn improve(&mut self, plain: f64) -> Vec<u32> {
         let mut best = (self.runs.seconds, self.runs.order());
         self.runs.changes.clear();
         let (begin, end) = (self.runs.work, self.runs.work + self.work);
@@ -246,7 +247,7 @@ impl<'a> Search<'a> {
             let over = (self.runs.seconds - plain).max(1e-12 * plain);
             let heat = 0.15 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
             let before = self.runs.seconds;
-            let fits = self.round(room);
+            let fits = self.round();
             let worse = self.runs.seconds - before;
             if fits && (worse <= 0.0 || self.random.chance((-worse / heat).exp())) {
                 self.runs.changes.clear();
@@ -261,13 +262,13 @@ impl<'a> Search<'a> {
     }
 
     /// Changes the program, and makes it fit again. Whether it does.
-    fn round(&mut self, room: Room) -> bool {
+    fn round(&mut self) -> bool {
         self.change();
         let choice = self.choice(4, 0.3);
-        if !self.fit(room, choice, ROUND) {
+        if !self.fit(choice, ROUND) {
             return false;
         }
-        self.prune_changed(|runs| runs.fits(room));
+        self.prune_changed(0.0);
         true
     }
 
@@ -339,7 +340,7 @@ impl<'a> Search<'a> {
         let ranks = self.net.ranks;
         let at = if self.random.chance(0.6) {
             let width = 1 << self.random.below(ranks.ilog2() as usize);
-            let near = self.fit.spot + self.random.below(2 * width + 1);
+            let near = self.spot + self.random.below(2 * width + 1);
             near.saturating_sub(width).min(ranks - 1)
         } else {
             self.random.below(ranks)
@@ -394,18 +395,18 @@ impl<'a> Search<'a> {
         if self.runs.removable(run) {
             self.runs.remove(run);
         }
-        self.fit.spot = target;
+        self.spot = target;
     }
 
-    fn prune_all(&mut self, room: Room) {
+    fn prune_all(&mut self) {
         let runs = self.runs.buckets.iter().flatten().copied();
         let extra = runs.filter(|&run| self.runs.is_extra(run)).collect();
-        self.prune(extra, |runs| runs.fits(room));
+        self.prune(extra, 0.0);
         self.runs.changes.clear();
     }
 
     /// Prunes what has been inserted, and a few others.
-    fn prune_changed(&mut self, keep: impl FnMut(&Runs<'_>) -> bool) {
+    fn prune_changed(&mut self, over: f64) {
         let changes = self.runs.changes.iter();
         let inserted = changes.filter_map(|change| match change {
             Change::Inserted(op, _) => Some(*op),
@@ -420,11 +421,11 @@ impl<'a> Search<'a> {
         let runs = ops.iter().flat_map(|&op| self.runs.runs_of(op));
         let extra = runs.copied().filter(|&run| self.runs.is_extra(run));
         let extra = extra.collect();
-        self.prune(extra, keep);
+        self.prune(extra, over);
     }
 
-    /// Leaves out runs, in a random order, where the program without them can be kept.
-    fn prune(&mut self, mut runs: Vec<u32>, mut keep: impl FnMut(&Runs<'_>) -> bool) {
+    /// Leaves out runs, in a random order, where no more bytes are above the room without them.
+    fn prune(&mut self, mut runs: Vec<u32>, mut over: f64) {
         for last in (1..runs.len()).rev() {
             runs.swap(last, self.random.below(last + 1));
         }
@@ -434,7 +435,13 @@ impl<'a> Search<'a> {
             }
             let before = self.runs.changes.len();
             self.runs.remove(run);
-            if !keep(&self.runs) {
+            let now = match self.fits() {
+                true => 0.0,
+                false => self.runs.overflow(self.room),
+            };
+            if now <= over {
+                over = now;
+            } else {
                 self.runs.undo(before);
             }
         }

@@ -155,11 +155,6 @@ impl<'a> Runs<'a> {
         (change[0], top[0])
     }
 
-    /// Whether it fits.
-    pub(super) fn fits(&self, room: Room) -> bool {
-        self.peak() <= room.device && self.host_peak() <= room.host
-    }
-
     /// The bytes above the room, of all moments: together they may be more than an `i64` holds.
     pub(super) fn overflow(&self, room: Room) -> f64 {
         let mut held = self.net.fixed;
