@@ -4,7 +4,7 @@
 //! inputs that live longer add, per second.
 
 use super::Search;
-use super::net::{NONE, Net, Op};
+use super::net::{Net, Op, Transfers};
 use super::runs::{END, Key, bucket};
 
 /// Moments above the budget from which on several evictions are made at once.
@@ -65,7 +65,7 @@ impl Scale {
         let need = net.ops.iter().map(|op| {
             let inputs = op.inputs.iter();
             let read = inputs.map(|&one| net.values[one as usize].bytes[0]);
-            let made = if op.reuses == NONE { op.made[0] } else { 0 };
+            let made = if op.reuses.is_none() { op.made[0] } else { 0 };
             net.fixed + op.temporary + read.sum::<i64>() + made
         });
         Scale {
@@ -180,7 +180,7 @@ impl Search<'_> {
         // What the highest operation reads is there, unless its output takes it over.
         let last = self.runs.last_read(value, made_key, at + 1);
         let taken = last == Some(high);
-        if taken && self.runs.op(high).reuses != value {
+        if taken && self.runs.op(high).reuses != Some(value) {
             return;
         }
         let from = bucket(last.map_or(made_key, |last| self.runs.key(last))) + usize::from(!taken);
@@ -201,14 +201,18 @@ impl Search<'_> {
                 });
             }
         };
-        if of.fetch != NONE {
-            let copy = net.ops[of.offload as usize].outputs[0];
+        if let Some(Transfers {
+            offload,
+            copy,
+            fetch,
+        }) = of.transfers
+        {
             let mut cost = Cost {
-                seconds: net.ops[of.fetch as usize].seconds,
+                seconds: net.ops[fetch as usize].seconds,
                 ..Cost::default()
             };
             if self.runs.made_before(copy, read).is_none() {
-                cost.seconds += net.ops[of.offload as usize].seconds;
+                cost.seconds += net.ops[offload as usize].seconds;
             }
             add(self.random.near(gain, choice.noise), &cost, true);
         }
@@ -218,7 +222,7 @@ impl Search<'_> {
         let free = last.is_none()
             && self.runs.runs[made as usize].op == of.maker
             && self.runs.unread(made, read);
-        if !(free || maker.repeatable) || maker.fixed || !self.may_run(of.maker, read) {
+        if maker.once && !free || maker.fixed || !self.may_run(of.maker, read) {
             return;
         }
         let most_seconds = match last_resort || best == 0.0 {
@@ -236,9 +240,10 @@ impl Search<'_> {
 
     /// Whether an operation may run at a place: it fits, and what it reads has not been updated.
     fn may_run(&self, op: u32, place: Key) -> bool {
-        let Op { before, .. } = self.net.ops[op as usize];
         self.scale.need[op as usize] <= self.room.device
-            && (before == NONE || self.runs.before(before, place).is_none())
+            && self.net.ops[op as usize]
+                .before
+                .is_none_or(|update| self.runs.before(update, place).is_none())
     }
 
     /// Finds what must run directly before a place so that `op` can, without what it reads being held at an earlier moment;
@@ -283,7 +288,7 @@ impl Search<'_> {
                 let (longer, _) = self.scale.between(bucket(end), bucket(place));
                 let added = of.bytes[0] as f64 * longer;
                 let makes = &self.net.ops[source as usize];
-                let can = makes.repeatable && at < place && self.may_run(source, place);
+                let can = !makes.once && at < place && self.may_run(source, place);
                 let costly = added > self.scale.rate * makes.seconds;
                 coins = coins.rotate_right(1);
                 let stays = of.bytes[0] <= evicted / 3 && (coins & 1 == 1 || !costly);
@@ -307,13 +312,13 @@ impl Search<'_> {
     /// The operation that makes a missing value: its fetch if there is a copy and that is quicker, or else its maker.
     fn source(&self, value: u32, place: Key) -> u32 {
         let of = &self.net.values[value as usize];
-        if of.fetch == NONE {
+        let Some(Transfers { copy, fetch, .. }) = of.transfers else {
             return of.maker;
-        }
-        let [maker, fetch] = [of.maker, of.fetch].map(|op| &self.net.ops[op as usize]);
-        let copied = self.runs.made_before(fetch.inputs[0], place).is_some();
-        match copied && (fetch.seconds <= maker.seconds || !maker.repeatable) {
-            true => of.fetch,
+        };
+        let maker = &self.net.ops[of.maker as usize];
+        let quicker = maker.once || self.net.ops[fetch as usize].seconds <= maker.seconds;
+        match quicker && self.runs.made_before(copy, place).is_some() {
+            true => fetch,
             false => of.maker,
         }
     }
@@ -378,17 +383,21 @@ impl Search<'_> {
         if place <= at || runs.made_before(value, place) != Some(made) {
             return None;
         }
-        if offload {
-            let copy = net.ops[of.offload as usize].outputs[0];
+        if let Some(Transfers {
+            offload,
+            copy,
+            fetch,
+        }) = of.transfers.filter(|_| offload)
+        {
             if runs.made_before(copy, place).is_none() {
                 let last = runs.last_read(value, runs.key(made), at);
-                runs.insert(of.offload, runs.key(last.unwrap_or(made)) + 1);
+                runs.insert(offload, runs.key(last.unwrap_or(made)) + 1);
             }
-            runs.insert(of.fetch, runs.key(reader));
+            runs.insert(fetch, runs.key(reader));
             return Some(of.bytes[0]);
         }
         let maker = &net.ops[of.maker as usize];
-        if !maker.repeatable && !runs.unread(made, place) {
+        if maker.once && !runs.unread(made, place) {
             return None;
         }
         self.closure(of.maker, (at, place), f64::INFINITY, of.bytes[0], coins)?;

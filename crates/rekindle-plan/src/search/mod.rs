@@ -32,9 +32,9 @@ mod tests;
 use crate::bytes::Bytes;
 use crate::graph::{Found, Graph, GraphError};
 use fit::{Choice, Scale};
-use net::{NONE, Net};
+use net::Net;
 use random::Random;
-use runs::{Change, Runs, bucket, key};
+use runs::{Runs, bucket, key};
 
 /// The work of a search for each operation, and at most: about half a second.
 const WORK_OF_ONE: u64 = 50_000;
@@ -300,10 +300,10 @@ impl<'a> Search<'a> {
             for op in ops {
                 near.extend(self.runs.runs_of(op as u32));
                 for &value in &self.net.ops[op].outputs {
-                    let of = &self.net.values[value as usize];
-                    let transfers = [of.fetch, of.offload].into_iter();
-                    let transfers = transfers.filter(|&transfer| transfer != NONE);
-                    near.extend(transfers.flat_map(|op| self.runs.runs_of(op)));
+                    if let Some(transfers) = &self.net.values[value as usize].transfers {
+                        near.extend(self.runs.runs_of(transfers.fetch));
+                        near.extend(self.runs.runs_of(transfers.offload));
+                    }
                 }
             }
         } else {
@@ -363,7 +363,7 @@ impl<'a> Search<'a> {
             .outputs
             .iter()
             .map(|&value| self.runs.next_read(value, from));
-        let update = (of.before != NONE).then(|| self.runs.next_run(of.before, from));
+        let update = of.before.map(|update| self.runs.next_run(update, from));
         let last = key(
             ranks as u32 - 1,
             self.runs.buckets[ranks - 1].len() as u32 - 1,
@@ -386,9 +386,9 @@ impl<'a> Search<'a> {
             first + self.random.below((end - first) as usize + 1) as u32,
         );
         // What may not run twice must be free to leave its place.
-        let once = of.repeatable
-            || self.runs.before(op, from).is_none() && self.runs.unread(run, to.max(from));
-        if to == from || to == from + 1 || !once {
+        let free =
+            !of.once || self.runs.before(op, from).is_none() && self.runs.unread(run, to.max(from));
+        if to == from || to == from + 1 || !free {
             return;
         }
         self.runs.insert(op, to);
@@ -408,11 +408,8 @@ impl<'a> Search<'a> {
     /// Prunes what has been inserted, and a few others.
     fn prune_changed(&mut self, over: f64) {
         let changes = self.runs.changes.iter();
-        let inserted = changes.filter_map(|change| match change {
-            Change::Inserted(op, _) => Some(*op),
-            Change::Removed(..) => None,
-        });
-        let mut ops: Vec<u32> = inserted.collect();
+        let inserted = changes.filter(|change| change.inserted);
+        let mut ops: Vec<u32> = inserted.map(|change| change.op).collect();
         for _ in 0..6 {
             ops.push(self.random.below(self.net.ops.len()) as u32);
         }

@@ -6,7 +6,7 @@
 //! of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
 
 use super::Room;
-use super::net::{NONE, Net, Op};
+use super::net::{Net, Op};
 
 /// The place of a run: its bucket, and its place there.
 pub(super) type Key = u64;
@@ -55,9 +55,12 @@ impl Node {
 
 /// A change that can be undone.
 #[derive(Clone, Copy)]
-pub(super) enum Change {
-    Inserted(u32, Key),
-    Removed(u32, Key),
+pub(super) struct Change {
+    pub(super) op: u32,
+    place: Key,
+    pub(super) inserted: bool,
+    /// The time before it.
+    seconds: f64,
 }
 
 pub(super) struct Runs<'a> {
@@ -169,7 +172,7 @@ impl<'a> Runs<'a> {
 
     /// The run of a bucket that is its highest moment.
     pub(super) fn highest(&self, bucket: usize) -> u32 {
-        let (mut held, mut top, mut at) = (0, LOW, NONE);
+        let (mut held, mut top, mut at) = (0, LOW, 0);
         for &id in &self.buckets[bucket] {
             let node = self.node(id);
             if held + node.top[0] > top {
@@ -258,10 +261,10 @@ impl<'a> Runs<'a> {
     pub(super) fn made_before(&self, value: u32, place: Key) -> Option<u32> {
         let of = &self.net.values[value as usize];
         let made = self.before(of.maker, place);
-        if of.fetch == NONE {
+        let Some(transfers) = &of.transfers else {
             return made;
-        }
-        let fetched = self.before(of.fetch, place);
+        };
+        let fetched = self.before(transfers.fetch, place);
         made.into_iter()
             .chain(fetched)
             .max_by_key(|&run| self.key(run))
@@ -271,9 +274,9 @@ impl<'a> Runs<'a> {
     pub(super) fn made_next(&self, value: u32, after: Key) -> Key {
         let of = &self.net.values[value as usize];
         let next = self.next_run(of.maker, after);
-        match of.fetch {
-            NONE => next,
-            fetch => next.min(self.next_run(fetch, after)),
+        match &of.transfers {
+            None => next,
+            Some(transfers) => next.min(self.next_run(transfers.fetch, after)),
         }
     }
 
@@ -307,7 +310,7 @@ impl<'a> Runs<'a> {
 
     fn charge(&mut self, end: u32, value: u32, sign: i64) {
         let [device, host] = self.net.values[value as usize].bytes;
-        let reuses = self.op(end).reuses == value;
+        let reuses = self.op(end).reuses == Some(value);
         let run = &mut self.runs[end as usize];
         run.freed[0] += sign * device;
         run.freed[1] += sign * host;
@@ -337,7 +340,7 @@ impl<'a> Runs<'a> {
 
     /// Inserts a run of an operation at a place, before the run that is there.
     pub(super) fn insert(&mut self, op: u32, place: Key) {
-        self.changes.push(Change::Inserted(op, place));
+        self.note(op, place, true);
         self.put(op, place);
     }
 
@@ -369,10 +372,19 @@ impl<'a> Runs<'a> {
         self.seconds += net.ops[op as usize].seconds;
     }
 
+    fn note(&mut self, op: u32, place: Key, inserted: bool) {
+        self.changes.push(Change {
+            op,
+            place,
+            inserted,
+            seconds: self.seconds,
+        });
+    }
+
     /// Removes a run.
     pub(super) fn remove(&mut self, run: u32) {
         let Run { op, key, .. } = self.runs[run as usize];
-        self.changes.push(Change::Removed(op, key));
+        self.note(op, key, false);
         self.take(run);
     }
 
@@ -427,14 +439,14 @@ impl<'a> Runs<'a> {
 
     /// Undoes all but the first changes.
     pub(super) fn undo(&mut self, to: usize) {
-        while self.changes.len() > to {
-            match self.changes.pop() {
-                Some(Change::Inserted(_, place)) => {
-                    self.take(self.at(place));
-                }
-                Some(Change::Removed(op, place)) => self.put(op, place),
-                None => {}
+        while self.changes.len() > to
+            && let Some(change) = self.changes.pop()
+        {
+            match change.inserted {
+                true => self.take(self.at(change.place)),
+                false => self.put(change.op, change.place),
             }
+            self.seconds = change.seconds;
         }
     }
 }

@@ -38,7 +38,7 @@ fn change(runs: &mut Runs<'_>, net: &Net, random: &mut Sequence) {
     let op = random.below(net.ops.len() as u64) as u32;
     let of = &net.ops[op as usize];
     let there = |&value: &u32| runs.made_before(value, place).is_some();
-    if of.repeatable && !of.fixed && of.inputs.iter().all(there) && random.below(3) > 0 {
+    if !of.once && !of.fixed && of.inputs.iter().all(there) && random.below(3) > 0 {
         runs.insert(op, place);
     } else if let Some(&run) = runs.buckets[at].first()
         && runs.is_extra(run)
