@@ -13,8 +13,8 @@
 //!    chance in the scores, and prunes what it touched. A slower program is kept with a probability that falls.
 //!
 //! Where 1 ends above the budget, such rounds lower the bytes above the budget first, whatever the time. The program with the
-//! smallest peak is found in the same way, by halving the budgets between its lower bound and the recorded peak, with equal
-//! times of all operations, so that measurements do not change it.
+//! smallest peak is found in the same way, in steps down from the recorded peak that become smaller, with equal times of all
+//! operations, so that measurements do not change it.
 //!
 //! Random numbers are the same in every run, and rounds end after a count of the work done, not by a clock: the same graph
 //! gives the same program everywhere. One eviction costs O(values near the moment, times the closures examined), one change
@@ -39,14 +39,12 @@ use runs::{Runs, bucket, key};
 /// The work of a search for each operation, and at most: about half a second.
 const WORK_OF_ONE: u64 = 50_000;
 const MOST_WORK: u64 = 20_000_000;
-/// Number of times the interval of budgets is halved for the smallest peak.
-const HALVINGS: u32 = 10;
-/// Steps down from the smallest peak of the halvings, each by at least this share.
-const DESCENTS: u32 = 20;
-const DESCENT: f64 = 0.002;
-/// The share of the work that each halving, and each step down, may do. All steps but the last succeed, soon.
-const HALVING_PART: u64 = 10;
-const DESCENT_PART: u64 = 2;
+/// Steps to smaller peaks, at most. They are halved where one fails, until one of the least share of the peak fails.
+const STEPS: u32 = 40;
+const LEAST_STEP: f64 = 0.002;
+/// The share of the work that each step, and each of the least, may do.
+const STEP_PART: u64 = 10;
+const LEAST_STEP_PART: u64 = 2;
 /// Evictions of one round, at most.
 const ROUND: usize = 60;
 
@@ -162,30 +160,24 @@ impl<'a> Search<'a> {
     fn smallest(&mut self) -> Vec<u32> {
         let mut best = self.runs.order();
         let mut least = self.runs.peak();
-        let mut low = self.scale.floor(self.net);
-        for _ in 0..HALVINGS {
-            if low >= least {
-                break;
-            }
-            self.room.device = low + (least - low) / 2;
-            self.restart(&best);
-            match self.descend(self.work / HALVING_PART) {
-                true => (least, best) = (self.runs.peak(), self.runs.order()),
-                false => low = self.room.device + 1,
-            }
-        }
         let floor = self.scale.floor(self.net);
-        for _ in 0..DESCENTS {
+        let mut step = (least - floor) / 2;
+        for _ in 0..STEPS {
+            let shortest = ((least - self.net.fixed) as f64 * LEAST_STEP) as i64 + 1;
+            let last = step <= shortest;
             if least <= floor {
                 break;
             }
-            let step = ((least - self.net.fixed) as f64 * DESCENT) as i64 + 1;
-            self.room.device = (least - step).max(floor);
+            self.room.device = (least - step.max(shortest)).max(floor);
             self.restart(&best);
-            if !self.descend(self.work / DESCENT_PART) {
+            let part = if last { LEAST_STEP_PART } else { STEP_PART };
+            if self.descend(self.work / part) {
+                (least, best) = (self.runs.peak(), self.runs.order());
+            } else if last {
                 break;
+            } else {
+                step /= 2;
             }
-            (least, best) = (self.runs.peak(), self.runs.order());
         }
         best
     }
