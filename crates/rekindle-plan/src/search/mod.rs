@@ -239,7 +239,12 @@ impl<'a> Search<'a> {
             let over = (self.runs.seconds - plain).max(1e-12 * plain);
             let heat = 0.15 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
             let before = self.runs.seconds;
-            let fits = self.round();
+            self.change();
+            let choice = self.choice(4, 0.3);
+            let fits = self.fit(choice, ROUND);
+            if fits {
+                self.prune_changed(0.0);
+            }
             let worse = self.runs.seconds - before;
             if fits && (worse <= 0.0 || self.random.chance((-worse / heat).exp())) {
                 self.runs.changes.clear();
@@ -251,17 +256,6 @@ impl<'a> Search<'a> {
             }
         }
         best.1
-    }
-
-    /// Changes the program, and makes it fit again. Whether it does.
-    fn round(&mut self) -> bool {
-        self.change();
-        let choice = self.choice(4, 0.3);
-        if !self.fit(choice, ROUND) {
-            return false;
-        }
-        self.prune_changed(0.0);
-        true
     }
 
     /// Takes some runs out, or moves some.
@@ -279,31 +273,21 @@ impl<'a> Search<'a> {
 
     /// Takes out some runs near each other that the recorded order does not have.
     fn ruin(&mut self) {
-        let Some(center) = self.extra() else {
+        let extra = self.runs.extra();
+        if extra.is_empty() {
             return;
-        };
-        let ranks = self.net.ranks;
-        let width = 1_usize << self.random.below((ranks.ilog2() as usize).max(3));
-        let most = 1 + self.random.below(12);
-        let mut near: Vec<u32> = Vec::new();
-        if self.random.chance(0.5) {
-            let rank = self.runs.op(center).rank as usize;
-            let ops = rank.saturating_sub(width)..(rank + width + 1).min(ranks - 1);
-            for op in ops {
-                near.extend(self.runs.runs_of(op as u32));
-                for &value in &self.net.ops[op].outputs {
-                    if let Some(transfers) = &self.net.values[value as usize].transfers {
-                        near.extend(self.runs.runs_of(transfers.fetch));
-                        near.extend(self.runs.runs_of(transfers.offload));
-                    }
-                }
-            }
-        } else {
-            let at = bucket(self.runs.key(center));
-            let buckets = at.saturating_sub(width)..(at + width + 1).min(ranks);
-            near.extend(self.runs.buckets[buckets].iter().flatten());
         }
-        near.retain(|&run| self.runs.is_extra(run));
+        let width = 1_usize << self.random.below((self.net.ranks.ilog2() as usize).max(3));
+        let most = 1 + self.random.below(12);
+        let recorded = self.random.chance(0.5);
+        let place = |run: u32| match recorded {
+            true => self.runs.op(run).rank as usize,
+            false => bucket(self.runs.key(run)),
+        };
+        let center = place(extra[self.random.below(extra.len())]);
+        let near = extra.iter().copied();
+        let near = near.filter(|&run| place(run).abs_diff(center) <= width);
+        let mut near: Vec<u32> = near.collect();
         self.runs.work += near.len() as u64 / 4;
         let first = self.random.below(near.len());
         near.rotate_left(first);
@@ -314,17 +298,6 @@ impl<'a> Search<'a> {
                 ruined += 1;
             }
         }
-    }
-
-    /// A run that the recorded order does not have, if one is found.
-    fn extra(&mut self) -> Option<u32> {
-        if self.runs.count() <= self.net.ranks {
-            return None;
-        }
-        (0..1000).find_map(|_| {
-            let run = self.random.below(self.runs.runs.len()) as u32;
-            (self.runs.is_there(run) && self.runs.is_extra(run)).then_some(run)
-        })
     }
 
     /// Moves a run to another place between its inputs and its readers.
@@ -365,18 +338,8 @@ impl<'a> Search<'a> {
             return;
         }
         let target = bucket(low) + self.random.below(bucket(high) - bucket(low) + 1);
-        let first = if target == bucket(low) { low as u32 } else { 0 };
-        let end = match target == bucket(high) {
-            true => high as u32,
-            false => self.runs.buckets[target].len() as u32,
-        };
-        if end < first {
-            return;
-        }
-        let to = key(
-            target as u32,
-            first + self.random.below((end - first) as usize + 1) as u32,
-        );
+        let place = self.random.below(self.runs.buckets[target].len() + 1);
+        let to = key(target as u32, place as u32).clamp(low, high);
         // What may not run twice must be free to leave its place.
         let free =
             !of.once || self.runs.before(op, from).is_none() && self.runs.unread(run, to.max(from));
@@ -391,9 +354,7 @@ impl<'a> Search<'a> {
     }
 
     fn prune_all(&mut self) {
-        let runs = self.runs.buckets.iter().flatten().copied();
-        let extra = runs.filter(|&run| self.runs.is_extra(run)).collect();
-        self.prune(extra, 0.0);
+        self.prune(self.runs.extra(), 0.0);
         self.runs.changes.clear();
     }
 
@@ -409,8 +370,7 @@ impl<'a> Search<'a> {
         ops.dedup();
         let runs = ops.iter().flat_map(|&op| self.runs.runs_of(op));
         let extra = runs.copied().filter(|&run| self.runs.is_extra(run));
-        let extra = extra.collect();
-        self.prune(extra, over);
+        self.prune(extra.collect(), over);
     }
 
     /// Leaves out runs, in a random order, where no more bytes are above the room without them.

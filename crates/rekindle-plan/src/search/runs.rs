@@ -238,7 +238,11 @@ impl<'a> Runs<'a> {
 
     /// The number of runs of an operation before a place.
     fn count_before(&self, op: u32, place: Key) -> usize {
-        self.of[op as usize].partition_point(|&run| self.key(run) < place)
+        let runs = &self.of[op as usize];
+        match **runs {
+            [run] => usize::from(self.key(run) < place),
+            _ => runs.partition_point(|&run| self.key(run) < place),
+        }
     }
 
     pub(super) fn runs_of(&self, op: u32) -> &[u32] {
@@ -435,6 +439,12 @@ impl<'a> Runs<'a> {
     pub(super) fn is_extra(&self, run: u32) -> bool {
         let Run { op, .. } = self.runs[run as usize];
         self.of[op as usize].len() > 1 || self.op(run).transfer
+    }
+
+    /// The runs that the recorded order does not have.
+    pub(super) fn extra(&self) -> Vec<u32> {
+        let runs = self.buckets.iter().flatten().copied();
+        runs.filter(|&run| self.is_extra(run)).collect()
     }
 
     /// Undoes all but the first changes.

@@ -1,5 +1,9 @@
 //! Changes at random: the runs always are a program, cost what the simulator says, and can be undone.
-#[allow(dead_code, reason = "only some of the graphs are used here")]
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "these are tests, which use only some of the graphs"
+)]
 #[path = "../../tests/graph_support/graphs.rs"]
 mod graphs;
 
