@@ -41,6 +41,10 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+// The graphs of the tests name this crate.
+#[cfg(test)]
+extern crate self as rekindle_plan;
+
 pub mod bytes;
 pub mod chain;
 pub mod graph;

@@ -73,7 +73,7 @@ impl Graph {
     /// `n + 2k + 1`, where n is the number of operations of `self`.
     ///
     /// # Errors
-    /// A tensor is given, a view, made by an update, or not in the graph; or a rate is not a positive number.
+    /// A tensor is given, a view or the base of one that runs once, made by an update, or not in the graph; or a rate is not a positive number.
     pub fn with_transfers(&self, tensors: &[TensorId], link: &Link) -> Result<Graph, GraphError> {
         let mut graph = self.clone();
         let makers = self.transferable();
@@ -130,7 +130,7 @@ impl Graph {
     }
 
     /// The graph with transfers of all tensors that have their own bytes, and the list of these tensors.
-    pub(super) fn with_all_transfers(
+    pub(crate) fn with_all_transfers(
         &self,
         link: &Link,
     ) -> Result<(Graph, Vec<TensorId>), GraphError> {

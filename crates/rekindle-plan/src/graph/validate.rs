@@ -115,11 +115,18 @@ impl Graph {
         Ok(())
     }
 
-    /// For each tensor that can be transferred, the operation that makes it.
+    /// For each tensor that can be transferred, the operation that makes it. A view that runs once cannot be made again of
+    /// what comes back.
     pub(super) fn transferable(&self) -> Vec<Option<OperationId>> {
         let mut makers = vec![None; self.tensors.len()];
+        let roots = self.roots();
         for (id, operation) in self.operation_ids().zip(&self.operations) {
-            if !operation.view && operation.updates.is_none() && operation.transfer.is_none() {
+            if operation.view && !operation.repeatable {
+                for output in &operation.outputs {
+                    makers[roots[output.index()].index()] = None;
+                }
+            } else if !operation.view && operation.updates.is_none() && operation.transfer.is_none()
+            {
                 for output in &operation.outputs {
                     makers[output.index()] = Some(id);
                 }

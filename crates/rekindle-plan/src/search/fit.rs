@@ -3,13 +3,12 @@
 //! evictions the one with the best score is made: overflow taken away (bytes times moments above the budget), less what
 //! inputs that live longer add, per second.
 
-use super::Room;
-use super::net::{NONE, Net, Op};
-use super::random::Random;
-use super::runs::{END, Key, Runs, bucket};
+use super::Search;
+use super::net::{Net, Op, Transfers};
+use super::runs::{END, Key, bucket};
 
 /// Moments above the budget from which on several evictions are made at once.
-const WIDE: i64 = 1000;
+const WIDE: f64 = 1000.0;
 /// Evictions of a moment that are tried until one takes overflow away.
 const TRIED: usize = 12;
 /// The most operations that run again for one eviction.
@@ -26,23 +25,18 @@ pub(super) struct Choice {
     pub(super) coins: u64,
 }
 
-/// Makes programs fit. Its tables are kept between calls.
-pub(super) struct Fit {
+/// What evictions are weighed with.
+pub(super) struct Scale {
     /// Least bytes held while an operation runs.
     need: Vec<i64>,
     /// Moments above the budget before each bucket, and their bytes.
-    count: Vec<i64>,
-    weight: Vec<i64>,
-    /// The closure in which an operation was last.
-    mark: Vec<u32>,
-    stamp: u32,
-    /// What runs again for an eviction.
-    closure: Vec<u32>,
-    choice: Choice,
+    count: Vec<f64>,
+    weight: Vec<f64>,
     /// Overflow that a second takes away.
     rate: f64,
-    /// The bucket of the last moment above the budget.
-    pub(super) spot: usize,
+    /// What runs again for an eviction, and whether an operation does.
+    closure: Vec<u32>,
+    marked: Vec<bool>,
 }
 
 #[derive(Clone, Copy)]
@@ -66,34 +60,21 @@ struct Cost {
     added: f64,
 }
 
-/// A moment above the budget.
-#[derive(Clone, Copy)]
-struct Moment {
-    run: u32,
-    key: Key,
-    bytes: i64,
-}
-
-impl Fit {
-    pub(super) fn new(net: &Net) -> Fit {
+impl Scale {
+    pub(super) fn new(net: &Net) -> Scale {
         let need = net.ops.iter().map(|op| {
-            let read = op
-                .inputs
-                .iter()
-                .map(|&one| net.values[one as usize].bytes[0]);
-            let made = if op.reuses == NONE { op.made[0] } else { 0 };
+            let inputs = op.inputs.iter();
+            let read = inputs.map(|&one| net.values[one as usize].bytes[0]);
+            let made = if op.reuses.is_none() { op.made[0] } else { 0 };
             net.fixed + op.temporary + read.sum::<i64>() + made
         });
-        Fit {
+        Scale {
             need: need.collect(),
-            count: vec![0; net.ranks + 1],
-            weight: vec![0; net.ranks + 1],
-            mark: vec![0; net.ops.len()],
-            stamp: 0,
-            closure: Vec::new(),
-            choice: Choice::default(),
+            count: vec![0.0; net.ranks + 1],
+            weight: vec![0.0; net.ranks + 1],
             rate: 0.0,
-            spot: 0,
+            closure: Vec::new(),
+            marked: vec![false; net.ops.len()],
         }
     }
 
@@ -104,75 +85,67 @@ impl Fit {
         needs.max().unwrap_or(net.fixed)
     }
 
+    /// Moments above the budget between two buckets, and their bytes.
+    fn between(&self, from: usize, to: usize) -> (f64, f64) {
+        let from = from.min(to);
+        let difference = |before: &[f64]| before[to] - before[from];
+        (difference(&self.count), difference(&self.weight))
+    }
+}
+
+impl Search<'_> {
     /// Evicts until the program fits, at most so often. Whether it does.
-    pub(super) fn fit(
-        &mut self,
-        runs: &mut Runs<'_>,
-        room: Room,
-        choice: Choice,
-        random: &mut Random,
-        limit: usize,
-    ) -> bool {
-        self.choice = choice;
-        self.rate = 0.0;
+    pub(super) fn fit(&mut self, mut choice: Choice, limit: usize) -> bool {
+        self.scale.rate = 0.0;
         for _ in 0..limit {
-            if runs.peak() <= room.device {
-                return runs.fits(room);
+            if self.runs.peak() <= self.room.device {
+                return self.fits();
             }
-            let high = self.highest(runs, room);
-            let evictions = self.evictions(runs, room, high, random);
-            let Some(score) = self.evict_best(runs, room, high, &evictions) else {
+            let high = self.highest();
+            let evictions = self.evictions(high, choice);
+            let Some(score) = self.evict_best(high, &evictions, &mut choice) else {
                 return false;
             };
-            self.rate = 0.5 * self.rate + 0.5 * score.min(1e3 * self.rate);
+            let rate = self.scale.rate;
+            self.scale.rate = 0.5 * rate + 0.5 * score.min(1e3 * rate);
         }
         false
     }
 
-    /// Counts the moments above the budget, and returns the highest.
-    fn highest(&mut self, runs: &mut Runs<'_>, room: Room) -> Moment {
+    /// Counts the moments above the budget, and returns the run of the highest.
+    fn highest(&mut self) -> u32 {
+        let (runs, scale) = (&mut self.runs, &mut self.scale);
         let buckets = runs.net.ranks;
-        let (mut held, mut bytes, mut at) = (runs.net.fixed, i64::MIN, 0);
+        let (mut held, mut bytes) = (runs.net.fixed, i64::MIN);
         for one in 0..buckets {
             let (change, top) = runs.moment(one);
-            let over = (held + top - room.device).max(0);
-            self.weight[one + 1] = self.weight[one] + over;
-            self.count[one + 1] = self.count[one] + i64::from(over > 0);
+            let over = (held + top - self.room.device).max(0);
+            scale.weight[one + 1] = scale.weight[one] + over as f64;
+            scale.count[one + 1] = scale.count[one] + f64::from(over > 0);
             if held + top > bytes {
-                (bytes, at) = (held + top, one);
+                (bytes, self.spot) = (held + top, one);
             }
             held += change;
         }
-        if self.rate == 0.0 {
-            self.rate = self.weight[buckets] as f64 / runs.seconds.max(1e-12);
+        if scale.rate == 0.0 {
+            scale.rate = scale.weight[buckets] / runs.seconds.max(1e-12);
         }
         runs.work += buckets as u64 / 4;
-        self.spot = at;
-        let run = runs.highest(at);
-        let key = runs.key(run);
-        Moment { run, key, bytes }
+        runs.highest(self.spot)
     }
 
     /// The evictions at a moment, the best first.
-    fn evictions(
-        &mut self,
-        runs: &mut Runs<'_>,
-        room: Room,
-        high: Moment,
-        random: &mut Random,
-    ) -> Vec<Eviction> {
+    fn evictions(&mut self, high: u32, choice: Choice) -> Vec<Eviction> {
+        let at = bucket(self.runs.key(high)) as u32;
         let mut found = Vec::new();
         for last_resort in [false, true] {
             let mut best = 0.0;
-            for value in 0..runs.net.values.len() as u32 {
-                if (runs.latest[value as usize] as usize) < bucket(high.key) {
-                    continue;
-                }
-                for eviction in
-                    self.evictions_of(runs, room, high, value, (best, last_resort), random)
-                {
-                    best = f64::max(best, eviction.score);
-                    found.push(eviction);
+            for value in 0..self.net.values.len() as u32 {
+                if self.runs.latest[value as usize] >= at {
+                    let before = found.len();
+                    self.evictions_of(value, high, choice, (best, last_resort), &mut found);
+                    let scores = found[before..].iter().map(|eviction| eviction.score);
+                    best = scores.fold(best, f64::max);
                 }
             }
             if !found.is_empty() {
@@ -183,157 +156,146 @@ impl Fit {
         found
     }
 
-    /// The ways to give up a value at a moment.
+    /// Finds the ways to give up a value at a moment.
     fn evictions_of(
         &mut self,
-        runs: &mut Runs<'_>,
-        room: Room,
-        high: Moment,
         value: u32,
+        high: u32,
+        choice: Choice,
         (best, last_resort): (f64, bool),
-        random: &mut Random,
-    ) -> impl Iterator<Item = Eviction> + use<> {
-        let none = [None, None].into_iter().flatten();
-        let net = runs.net;
+        found: &mut Vec<Eviction>,
+    ) {
+        let net = self.net;
         let of = &net.values[value as usize];
         let bytes = of.bytes[0];
-        let Some(made) = runs.made_before(value, high.key).filter(|_| bytes > 0) else {
-            return none;
+        let at = self.runs.key(high);
+        let Some(made) = self.runs.made_before(value, at).filter(|_| bytes > 0) else {
+            return;
         };
-        runs.work += 1;
-        let (made_key, read) = (runs.key(made), runs.next_read(value, high.key));
-        if read == END || read >= runs.made_next(value, made_key) {
-            return none;
+        self.runs.work += 1;
+        let (made_key, read) = (self.runs.key(made), self.runs.next_read(value, at));
+        if read == END || read >= self.runs.made_next(value, made_key) {
+            return;
         }
         // What the highest operation reads is there, unless its output takes it over.
-        let last = runs.last_read(value, made_key, high.key + 1);
-        let taken = last == Some(high.run);
-        if taken && runs.op(high.run).reuses != value {
-            return none;
+        let last = self.runs.last_read(value, made_key, at + 1);
+        let taken = last == Some(high);
+        if taken && self.runs.op(high).reuses != Some(value) {
+            return;
         }
-        let to = bucket(read);
-        let from = bucket(last.map_or(made_key, |last| runs.key(last))) + usize::from(!taken);
-        let from = from.min(to);
-        let count = self.count[to] - self.count[from];
-        let weight = self.weight[to] - self.weight[from];
-        let gain = (bytes * count.max(1)).min(weight.max(1)) as f64;
-        let noise = self.choice.noise;
-        let mut chance = || match noise > 0.0 {
-            true => gain * (noise * (random.share() - 0.5)).exp(),
-            false => gain,
-        };
-        let tiny = 1e-9 * runs.seconds + 1e-15;
-        let reader = runs.at(read);
-        let eviction = |gain: f64, cost: &Cost, offload| {
+        let from = bucket(last.map_or(made_key, |last| self.runs.key(last))) + usize::from(!taken);
+        let (count, weight) = self.scale.between(from, bucket(read));
+        let gain = (bytes as f64 * count.max(1.0)).min(weight.max(1.0));
+        let tiny = 1e-9 * self.runs.seconds + 1e-15;
+        let reader = self.runs.at(read);
+        let mut add = |gain: f64, cost: &Cost, offload| {
             let net_gain = gain - cost.added;
             let share = 1.0 - cost.held as f64 / bytes as f64;
-            let score = net_gain.max(1e-3 * gain) * share / (cost.seconds.max(0.0) + tiny);
-            let found = cost.held < bytes && (net_gain > 0.0 || last_resort);
-            found.then_some(Eviction {
-                score,
-                value,
-                made,
-                reader,
-                offload,
-            })
-        };
-        let offloaded = (of.fetch != NONE).then(|| {
-            let seconds = |op: u32| net.ops[op as usize].seconds;
-            let copy = net.ops[of.offload as usize].outputs[0];
-            let to_host = match runs.made_before(copy, read) {
-                Some(_) => 0.0,
-                None => seconds(of.offload),
-            };
-            Cost {
-                seconds: to_host + seconds(of.fetch),
-                ..Cost::default()
+            if cost.held < bytes && (net_gain > 0.0 || last_resort) {
+                found.push(Eviction {
+                    score: net_gain.max(1e-3 * gain) * share / (cost.seconds.max(0.0) + tiny),
+                    value,
+                    made,
+                    reader,
+                    offload,
+                });
             }
-        });
-        let offloaded = offloaded.and_then(|cost| eviction(chance(), &cost, true));
-        let gain = chance();
+        };
+        if let Some(Transfers {
+            offload,
+            copy,
+            fetch,
+        }) = of.transfers
+        {
+            let mut cost = Cost {
+                seconds: net.ops[fetch as usize].seconds,
+                ..Cost::default()
+            };
+            if self.runs.made_before(copy, read).is_none() {
+                cost.seconds += net.ops[offload as usize].seconds;
+            }
+            add(self.random.near(gain, choice.noise), &cost, true);
+        }
+        let gain = self.random.near(gain, choice.noise);
         // What nothing reads before can be made later instead.
         let maker = &net.ops[of.maker as usize];
-        let free =
-            last.is_none() && runs.runs[made as usize].op == of.maker && runs.unread(made, read);
-        let allowed = (free || maker.repeatable)
-            && !maker.fixed
-            && self.need[of.maker as usize] <= room.device
-            && !after_update(runs, maker, read);
+        let free = last.is_none()
+            && self.runs.runs[made as usize].op == of.maker
+            && self.runs.unread(made, read);
+        if maker.once && !free || maker.fixed || !self.may_run(of.maker, read) {
+            return;
+        }
         let most_seconds = match last_resort || best == 0.0 {
             true => f64::INFINITY,
             false => 4.0 * gain / best,
         };
-        let again = allowed.then(|| {
-            let mut cost =
-                self.closure(runs, room, of.maker, (high.key, read), most_seconds, bytes)?;
+        let cost = self.closure(of.maker, (at, read), most_seconds, bytes, choice.coins);
+        if let Some(mut cost) = cost {
             if free {
                 cost.seconds -= maker.seconds;
             }
-            Some(cost)
-        });
-        let again = again
-            .flatten()
-            .and_then(|cost| eviction(gain, &cost, false));
-        [again, offloaded].into_iter().flatten()
+            add(gain, &cost, false);
+        }
+    }
+
+    /// Whether an operation may run at a place: it fits, and what it reads has not been updated.
+    fn may_run(&self, op: u32, place: Key) -> bool {
+        self.scale.need[op as usize] <= self.room.device
+            && self.net.ops[op as usize]
+                .before
+                .is_none_or(|update| self.runs.before(update, place).is_none())
     }
 
     /// Finds what must run directly before a place so that `op` can, without what it reads being held at an earlier moment;
     /// `None` if it cannot, or takes more than so many seconds.
     fn closure(
         &mut self,
-        runs: &mut Runs<'_>,
-        room: Room,
         op: u32,
         (at, place): (Key, Key),
         most_seconds: f64,
         evicted: i64,
+        mut coins: u64,
     ) -> Option<Cost> {
-        let net = runs.net;
-        self.closure.clear();
-        self.closure.push(op);
-        self.stamp += 1;
-        self.mark[op as usize] = self.stamp;
-        let to = bucket(place);
+        for op in self.scale.closure.drain(..) {
+            self.scale.marked[op as usize] = false;
+        }
+        self.scale.closure.push(op);
+        self.scale.marked[op as usize] = true;
         let mut cost = Cost::default();
-        let mut coins = self.choice.coins;
         let mut next = 0;
-        while let Some(&op) = self.closure.get(next) {
+        while let Some(&op) = self.scale.closure.get(next) {
             next += 1;
             let Op {
                 seconds, inputs, ..
-            } = &net.ops[op as usize];
+            } = &self.net.ops[op as usize];
             cost.seconds += seconds;
             if cost.seconds > most_seconds || next > MOST_CLOSURE {
                 return None;
             }
             for &value in inputs {
-                runs.work += 1;
-                let of = &net.values[value as usize];
-                let source = source(runs, value, place);
-                let marked = |op: u32| self.mark[op as usize] == self.stamp;
-                if marked(of.maker) || marked(source) {
+                self.runs.work += 1;
+                let of = &self.net.values[value as usize];
+                let source = self.source(value, place);
+                if self.scale.marked[of.maker as usize] || self.scale.marked[source as usize] {
                     continue;
                 }
-                let made = runs.made_before(value, place);
-                let end = made.map_or(0, |made| runs.key(runs.end(value, made)));
+                let made = self.runs.made_before(value, place);
+                let end = made.map_or(0, |made| self.runs.key(self.runs.end(value, made)));
                 if end >= place {
                     continue;
                 }
                 let crosses = end < at;
-                let longer = self.count[to] - self.count[bucket(end).min(to)];
-                let added = (of.bytes[0] * longer) as f64;
-                let makes = &net.ops[source as usize];
-                let can = makes.repeatable
-                    && at < place
-                    && self.need[source as usize] <= room.device
-                    && !after_update(runs, makes, place);
-                let costly = added > self.rate * makes.seconds;
+                let (longer, _) = self.scale.between(bucket(end), bucket(place));
+                let added = of.bytes[0] as f64 * longer;
+                let makes = &self.net.ops[source as usize];
+                let can = !makes.once && at < place && self.may_run(source, place);
+                let costly = added > self.scale.rate * makes.seconds;
                 coins = coins.rotate_right(1);
-                let stays = 3 * of.bytes[0] <= evicted && (coins & 1 == 1 || !costly);
+                let stays = of.bytes[0] <= evicted / 3 && (coins & 1 == 1 || !costly);
                 let again = made.is_none() || costly || (crosses && !stays);
                 if again && can {
-                    self.closure.push(source);
-                    self.mark[source as usize] = self.stamp;
+                    self.scale.closure.push(source);
+                    self.scale.marked[source as usize] = true;
                 } else if made.is_none() {
                     return None;
                 } else {
@@ -347,26 +309,41 @@ impl Fit {
         Some(cost)
     }
 
+    /// The operation that makes a missing value: its fetch if there is a copy and that is quicker, or else its maker.
+    fn source(&self, value: u32, place: Key) -> u32 {
+        let of = &self.net.values[value as usize];
+        let Some(Transfers { copy, fetch, .. }) = of.transfers else {
+            return of.maker;
+        };
+        let maker = &self.net.ops[of.maker as usize];
+        let quicker = maker.once || self.net.ops[fetch as usize].seconds <= maker.seconds;
+        match quicker && self.runs.made_before(copy, place).is_some() {
+            true => fetch,
+            false => of.maker,
+        }
+    }
+
     /// Makes the first eviction that takes overflow away, or else the first if it may; several of the best at once where many
     /// moments are above the budget. Returns the score of the first.
     fn evict_best(
         &mut self,
-        runs: &mut Runs<'_>,
-        room: Room,
-        high: Moment,
+        high: u32,
         evictions: &[Eviction],
+        choice: &mut Choice,
     ) -> Option<f64> {
-        let (over, moments) = (self.weight[runs.net.ranks], self.count[runs.net.ranks]);
+        let (moments, over) = self.scale.between(0, self.net.ranks);
+        let peak = self.runs.peak();
         let (tried, enough) = match moments > WIDE {
-            true => (evictions.len(), (high.bytes - room.device) / 4),
+            true => (evictions.len(), (peak - self.room.device) / 4),
             false => (TRIED, 1),
         };
         let (mut freed, mut score) = (0, None);
         for eviction in evictions.iter().take(tried) {
-            let start = runs.changes.len();
-            let bytes = self.evict(runs, room, high, *eviction);
-            let lower = moments > WIDE || runs.peak() < high.bytes || runs.overflow(room) < over;
-            let Some(bytes) = bytes.filter(|_| lower && runs.host_peak() <= room.host) else {
+            let start = self.runs.changes.len();
+            let bytes = self.evict(high, *eviction, choice.coins);
+            let runs = &mut self.runs;
+            let lower = moments > WIDE || runs.peak() < peak || runs.overflow(self.room) < over;
+            let Some(bytes) = bytes.filter(|_| lower && runs.host_peak() <= self.room.host) else {
                 runs.undo(start);
                 continue;
             };
@@ -378,23 +355,17 @@ impl Fit {
         }
         if let Some(first) = evictions.first()
             && score.is_none()
-            && self.choice.lenient > 0
+            && choice.lenient > 0
         {
-            self.choice.lenient -= 1;
-            self.evict(runs, room, high, *first);
+            choice.lenient -= 1;
+            self.evict(high, *first, choice.coins);
             score = Some(first.score);
         }
         score
     }
 
     /// Makes an eviction, if it still is one after others. Returns the bytes that it frees.
-    fn evict(
-        &mut self,
-        runs: &mut Runs<'_>,
-        room: Room,
-        high: Moment,
-        eviction: Eviction,
-    ) -> Option<i64> {
+    fn evict(&mut self, high: u32, eviction: Eviction, coins: u64) -> Option<i64> {
         let Eviction {
             value,
             made,
@@ -402,74 +373,42 @@ impl Fit {
             offload,
             ..
         } = eviction;
-        let of = &runs.net.values[value as usize];
-        if ![reader, made, high.run]
-            .iter()
-            .all(|&run| runs.is_there(run))
-        {
+        let (net, runs) = (self.net, &mut self.runs);
+        let of = &net.values[value as usize];
+        let mut named = [reader, made, high].into_iter();
+        if !named.all(|run| runs.is_there(run)) {
             return None;
         }
-        let (at, place) = (runs.key(high.run), runs.key(reader));
+        let (at, place) = (runs.key(high), runs.key(reader));
         if place <= at || runs.made_before(value, place) != Some(made) {
             return None;
         }
-        if offload {
-            let copy = runs.net.ops[of.offload as usize].outputs[0];
+        if let Some(Transfers {
+            offload,
+            copy,
+            fetch,
+        }) = of.transfers.filter(|_| offload)
+        {
             if runs.made_before(copy, place).is_none() {
                 let last = runs.last_read(value, runs.key(made), at);
-                let after = runs.key(last.unwrap_or(made)) + 1;
-                runs.insert(of.offload, after);
+                runs.insert(offload, runs.key(last.unwrap_or(made)) + 1);
             }
-            let place = runs.key(reader);
-            runs.insert(of.fetch, place);
+            runs.insert(fetch, runs.key(reader));
             return Some(of.bytes[0]);
         }
-        let maker = &runs.net.ops[of.maker as usize];
-        if !maker.repeatable && !runs.unread(made, place) {
+        let maker = &net.ops[of.maker as usize];
+        if maker.once && !runs.unread(made, place) {
             return None;
         }
-        self.closure(
-            runs,
-            room,
-            of.maker,
-            (at, place),
-            f64::INFINITY,
-            of.bytes[0],
-        )?;
-        let net = runs.net;
-        self.closure
-            .sort_unstable_by_key(|&op| net.ops[op as usize].rank);
-        for &op in &self.closure {
-            let place = runs.key(reader);
-            runs.insert(op, place);
+        self.closure(of.maker, (at, place), f64::INFINITY, of.bytes[0], coins)?;
+        let mut again = self.scale.closure.clone();
+        again.sort_unstable_by_key(|&op| net.ops[op as usize].rank);
+        for op in again {
+            self.runs.insert(op, self.runs.key(reader));
         }
-        if runs.removable(made) && runs.unread(made, END) {
-            runs.remove(made);
+        if self.runs.removable(made) && self.runs.unread(made, END) {
+            self.runs.remove(made);
         }
         Some(maker.made[0])
-    }
-}
-
-/// Whether a place is behind the update of what an operation reads.
-fn after_update(runs: &Runs<'_>, op: &Op, place: Key) -> bool {
-    op.before != NONE
-        && runs
-            .runs_of(op.before)
-            .iter()
-            .any(|&update| runs.key(update) < place)
-}
-
-/// The operation that makes a missing value: its fetch if there is a copy and that is quicker, or else its maker.
-fn source(runs: &Runs<'_>, value: u32, place: Key) -> u32 {
-    let net = runs.net;
-    let of = &net.values[value as usize];
-    if of.fetch == NONE {
-        return of.maker;
-    }
-    let (maker, fetch) = (&net.ops[of.maker as usize], &net.ops[of.fetch as usize]);
-    let copied = runs.made_before(fetch.inputs[0], place).is_some();
-    match copied && (fetch.seconds <= maker.seconds || !maker.repeatable) {
-        true => of.fetch,
-        false => of.maker,
     }
 }

@@ -13,8 +13,8 @@
 //!    chance in the scores, and prunes what it touched. A slower program is kept with a probability that falls.
 //!
 //! Where 1 ends above the budget, such rounds lower the bytes above the budget first, whatever the time. The program with the
-//! smallest peak is found in the same way, by halving the budgets between its lower bound and the recorded peak, with equal
-//! times of all operations, so that measurements do not change it.
+//! smallest peak is found in the same way, in steps down from the recorded peak that become smaller, with equal times of all
+//! operations, so that measurements do not change it.
 //!
 //! Random numbers are the same in every run, and rounds end after a count of the work done, not by a clock: the same graph
 //! gives the same program everywhere. One eviction costs O(values near the moment, times the closures examined), one change
@@ -26,25 +26,25 @@ mod fit;
 mod net;
 mod random;
 mod runs;
+#[cfg(test)]
+mod tests;
 
 use crate::bytes::Bytes;
 use crate::graph::{Found, Graph, GraphError};
-use fit::{Choice, Fit};
-use net::{NONE, Net};
+use fit::{Choice, Scale};
+use net::Net;
 use random::Random;
-use runs::{Change, Runs, bucket, key};
+use runs::{Runs, bucket, key};
 
 /// The work of a search for each operation, and at most: about half a second.
 const WORK_OF_ONE: u64 = 50_000;
 const MOST_WORK: u64 = 20_000_000;
-/// Number of times the interval of budgets is halved for the smallest peak.
-const HALVINGS: u32 = 10;
-/// Steps down from the smallest peak of the halvings, each by at least this share.
-const DESCENTS: u32 = 20;
-const DESCENT: f64 = 0.002;
-/// The share of the work that each halving, and each step down, may do. All steps but the last succeed, soon.
-const HALVING_PART: u64 = 10;
-const DESCENT_PART: u64 = 2;
+/// Steps to smaller peaks, at most. They are halved where one fails, until one of the least share of the peak fails.
+const STEPS: u32 = 40;
+const LEAST_STEP: f64 = 0.002;
+/// The share of the work that each step, and each of the least, may do.
+const STEP_PART: u64 = 10;
+const LEAST_STEP_PART: u64 = 2;
 /// Evictions of one round, at most.
 const ROUND: usize = 60;
 /// How often the smallest peak is searched from other random numbers, where it is above a budget by less than this factor.
@@ -81,17 +81,17 @@ pub(crate) fn within(
     let mut room = all;
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
-        let Some(order) = Search::new(&net, effort).within(room, &orders) else {
+        let Some(order) = Search::new(&net, room, effort).within(&orders) else {
             break;
         };
         let found = found(&order)?;
         if found.peak() <= budget {
             return Ok(Ok(found));
         }
-        room.device -= bytes(found.peak() - budget);
+        room.device = (room.device - bytes(found.peak() - budget)).max(0);
     }
     let even = net.even();
-    let mut smallest = Search::new(&even, 1).smallest(&orders, all.host);
+    let mut smallest = Search::new(&even, all, 1).smallest(&orders);
     let mut leanest = found(&smallest)?;
     // What chance has missed by a little, it may find from other numbers: a budget that was named once is met again.
     for seed in 1..SEEDS {
@@ -99,9 +99,9 @@ pub(crate) fn within(
         if leanest.peak() <= budget || leanest.peak() > near {
             break;
         }
-        let mut search = Search::new(&even, 1);
+        let mut search = Search::new(&even, all, 1);
         search.random = Random(seed);
-        let other = search.smallest(&orders, all.host);
+        let other = search.smallest(&orders);
         let other_found = found(&other)?;
         if other_found.peak() < leanest.peak() {
             (smallest, leanest) = (other, other_found);
@@ -110,7 +110,7 @@ pub(crate) fn within(
     if leanest.peak() > budget {
         return Ok(Err(Box::new(leanest)));
     }
-    let improved = Search::new(&net, effort).within(all, &[smallest]);
+    let improved = Search::new(&net, all, effort).within(&[smallest]);
     let improved = improved.map(|order| found(&order)).transpose()?;
     let improved = improved.filter(|found| found.peak() <= budget);
     Ok(Ok(improved.unwrap_or(leanest)))
@@ -119,18 +119,23 @@ pub(crate) fn within(
 struct Search<'a> {
     net: &'a Net,
     runs: Runs<'a>,
-    fit: Fit,
+    room: Room,
+    scale: Scale,
     random: Random,
+    /// The bucket near which something was changed last.
+    spot: usize,
     /// How much work improving may take.
     work: u64,
 }
 
 impl<'a> Search<'a> {
-    fn new(net: &'a Net, effort: u32) -> Search<'a> {
+    fn new(net: &'a Net, room: Room, effort: u32) -> Search<'a> {
         Search {
             net,
-            runs: Runs::of(net, &Runs::recorded(net), 0),
-            fit: Fit::new(net),
+            runs: Runs::of(net, &Runs::recorded(net)),
+            room,
+            scale: Scale::new(net),
+            spot: 0,
             random: Random(0x9E37_79B9_7F4A_7C15),
             work: u64::from(effort) * MOST_WORK.min(WORK_OF_ONE * net.ranks as u64),
         }
@@ -138,12 +143,12 @@ impl<'a> Search<'a> {
 
     /// Continues with other runs.
     fn restart(&mut self, order: &[u32]) {
-        self.runs = Runs::of(self.net, order, self.runs.work);
+        self.runs = Runs::of(self.net, order);
     }
 
     /// The order of the fastest program that is found, starting from the recorded order and from others.
-    fn within(&mut self, room: Room, others: &[Vec<u32>]) -> Option<Vec<u32>> {
-        if self.fit.floor(self.net) > room.device {
+    fn within(&mut self, others: &[Vec<u32>]) -> Option<Vec<u32>> {
+        if self.scale.floor(self.net) > self.room.device {
             return None;
         }
         let recorded = Runs::recorded(self.net);
@@ -151,8 +156,8 @@ impl<'a> Search<'a> {
         for start in std::iter::once(&recorded).chain(others) {
             self.restart(start);
             let all = 40 * self.net.ranks + 100;
-            if self.fit(room, Choice::default(), all) {
-                self.prune_all(room);
+            if self.fit(Choice::default(), all) {
+                self.prune_all();
                 if best.as_ref().is_none_or(|best| self.runs.seconds < best.0) {
                     best = Some((self.runs.seconds, self.runs.order()));
                 }
@@ -162,63 +167,54 @@ impl<'a> Search<'a> {
             Some((_, order)) => self.restart(&order),
             None => {
                 self.restart(&recorded);
-                if !self.descend(room, self.work / DESCENT_PART) {
+                if !self.descend(self.work / LEAST_STEP_PART) {
                     return None;
                 }
-                self.prune_all(room);
+                self.prune_all();
             }
         }
-        Some(self.improve(room, self.work))
+        Some(self.improve(self.work))
     }
 
     /// The order of the program that is found with the smallest peak, starting from the recorded order or another one.
-    fn smallest(&mut self, starts: &[Vec<u32>], host: i64) -> Vec<u32> {
+    fn smallest(&mut self, starts: &[Vec<u32>]) -> Vec<u32> {
         let mut best = self.runs.order();
         let mut least = self.runs.peak();
         for start in starts {
             self.restart(start);
-            if self.runs.peak() < least && self.runs.host_peak() <= host {
+            if self.runs.peak() < least && self.runs.host_peak() <= self.room.host {
                 (least, best) = (self.runs.peak(), start.clone());
             }
         }
-        let mut low = self.fit.floor(self.net);
-        for _ in 0..HALVINGS {
-            if low >= least {
-                break;
-            }
-            let device = low + (least - low) / 2;
-            self.restart(&best);
-            match self.descend(Room { device, host }, self.work / HALVING_PART) {
-                true => (least, best) = (self.runs.peak(), self.runs.order()),
-                false => low = device + 1,
-            }
-        }
-        let floor = self.fit.floor(self.net);
-        for _ in 0..DESCENTS {
+        let floor = self.scale.floor(self.net);
+        let mut step = (least - floor) / 2;
+        for _ in 0..STEPS {
+            let shortest = ((least - self.net.fixed) as f64 * LEAST_STEP) as i64 + 1;
+            let last = step <= shortest;
             if least <= floor {
                 break;
             }
-            let step = ((least - self.net.fixed) as f64 * DESCENT) as i64 + 1;
-            let device = (least - step).max(floor);
+            self.room.device = (least - step.max(shortest)).max(floor);
             self.restart(&best);
-            if !self.descend(Room { device, host }, self.work / DESCENT_PART) {
+            let part = if last { LEAST_STEP_PART } else { STEP_PART };
+            if self.descend(self.work / part) {
+                (least, best) = (self.runs.peak(), self.runs.order());
+            } else if last {
                 break;
+            } else {
+                step /= 2;
             }
-            (least, best) = (self.runs.peak(), self.runs.order());
         }
         // The list of a program takes memory, too.
         self.restart(&best);
-        let room = Room {
-            device: least,
-            host,
-        };
-        self.prune_all(room);
-        self.improve(room, self.work / HALVING_PART)
+        self.room.device = least;
+        self.prune_all();
+        self.improve(self.work / STEP_PART)
     }
 
-    fn fit(&mut self, room: Room, choice: Choice, limit: usize) -> bool {
-        self.fit
-            .fit(&mut self.runs, room, choice, &mut self.random, limit)
+    /// Whether the program fits.
+    fn fits(&self) -> bool {
+        self.runs.peak() <= self.room.device && self.runs.host_peak() <= self.room.host
     }
 
     /// How the evictions of a round are chosen.
@@ -236,45 +232,36 @@ impl<'a> Search<'a> {
     }
 
     /// Lowers the bytes above the room until there are none, with at most so much work.
-    fn descend(&mut self, room: Room, work: u64) -> bool {
+    fn descend(&mut self, work: u64) -> bool {
         let end = self.runs.work + work;
-        self.fit(room, Choice::default(), 1000);
+        self.fit(Choice::default(), 1000);
         self.runs.changes.clear();
-        let mut over = self.runs.overflow(room);
-        while over > 0 && self.runs.work < end {
+        let mut over = self.runs.overflow(self.room);
+        while over > 0.0 && self.runs.work < end {
             let before = self.runs.seconds;
             self.change();
             let choice = self.choice(6, 0.5);
-            self.fit(room, choice, ROUND);
-            let mut now = self.runs.overflow(room);
-            let most = over as f64 * (1.0 + 0.1 * self.random.share().powi(4));
-            if now as f64 <= most {
-                self.prune_changed(|runs| {
-                    let pruned = runs.overflow(room);
-                    let keep = pruned <= now;
-                    now = now.min(pruned);
-                    keep
-                });
+            self.fit(choice, ROUND);
+            let mut now = self.runs.overflow(self.room);
+            let most = over * (1.0 + 0.1 * self.random.share().powi(4));
+            if now <= most {
+                self.prune_changed(now);
+                now = self.runs.overflow(self.room);
             }
-            if now < over || now as f64 <= most && self.runs.seconds <= before * 1.01 {
+            if now < over || now <= most && self.runs.seconds <= before * 1.01 {
                 over = now;
                 self.runs.changes.clear();
             } else {
                 self.runs.undo(0);
             }
         }
-        over == 0
+        over == 0.0
     }
 
     /// Improves a program that fits by annealing, with so much work, and returns the order of the best.
-    fn improve(&mut self, room: Room, work: u64) -> Vec<u32> {
-        let plain: f64 = self
-            .net
-            .ops
-            .iter()
-            .filter(|op| !op.transfer)
-            .map(|op| op.seconds)
-            .sum();
+    fn improve(&mut self, work: u64) -> Vec<u32> {
+        let once = self.net.ops[..self.net.ranks - 1].iter();
+        let plain: f64 = once.map(|op| op.seconds).sum();
         let mut best = (self.runs.seconds, self.runs.order());
         self.runs.changes.clear();
         let (begin, end) = (self.runs.work, self.runs.work + work);
@@ -284,7 +271,12 @@ impl<'a> Search<'a> {
             let over = (self.runs.seconds - plain).max(1e-12 * plain);
             let heat = 0.15 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
             let before = self.runs.seconds;
-            let fits = self.round(room);
+            self.change();
+            let choice = self.choice(4, 0.3);
+            let fits = self.fit(choice, ROUND);
+            if fits {
+                self.prune_changed(0.0);
+            }
             let worse = self.runs.seconds - before;
             if fits && (worse <= 0.0 || self.random.chance((-worse / heat).exp())) {
                 self.runs.changes.clear();
@@ -296,17 +288,6 @@ impl<'a> Search<'a> {
             }
         }
         best.1
-    }
-
-    /// Changes the program, and makes it fit again. Whether it does.
-    fn round(&mut self, room: Room) -> bool {
-        self.change();
-        let choice = self.choice(4, 0.3);
-        if !self.fit(room, choice, ROUND) {
-            return false;
-        }
-        self.prune_changed(|runs| runs.fits(room));
-        true
     }
 
     /// Takes some runs out, or moves some.
@@ -324,31 +305,21 @@ impl<'a> Search<'a> {
 
     /// Takes out some runs near each other that the recorded order does not have.
     fn ruin(&mut self) {
-        let Some(center) = self.extra() else {
+        let extra = self.runs.extra();
+        if extra.is_empty() {
             return;
-        };
-        let ranks = self.net.ranks;
-        let width = 1_usize << self.random.below((ranks.ilog2() as usize).max(3));
-        let most = 1 + self.random.below(12);
-        let mut near: Vec<u32> = Vec::new();
-        if self.random.chance(0.5) {
-            let rank = self.runs.op(center).rank as usize;
-            let ops = rank.saturating_sub(width)..(rank + width + 1).min(ranks - 1);
-            for op in ops {
-                near.extend(self.runs.runs_of(op as u32));
-                for &value in &self.net.ops[op].outputs {
-                    let of = &self.net.values[value as usize];
-                    let transfers = [of.fetch, of.offload].into_iter();
-                    let transfers = transfers.filter(|&transfer| transfer != NONE);
-                    near.extend(transfers.flat_map(|op| self.runs.runs_of(op)));
-                }
-            }
-        } else {
-            let at = bucket(self.runs.key(center));
-            let buckets = at.saturating_sub(width)..(at + width + 1).min(ranks);
-            near.extend(self.runs.buckets[buckets].iter().flatten());
         }
-        near.retain(|&run| self.runs.is_extra(run));
+        let width = 1_usize << self.random.below((self.net.ranks.ilog2() as usize).max(3));
+        let most = 1 + self.random.below(12);
+        let recorded = self.random.chance(0.5);
+        let place = |run: u32| match recorded {
+            true => self.runs.op(run).rank as usize,
+            false => bucket(self.runs.key(run)),
+        };
+        let center = place(extra[self.random.below(extra.len())]);
+        let near = extra.iter().copied();
+        let near = near.filter(|&run| place(run).abs_diff(center) <= width);
+        let mut near: Vec<u32> = near.collect();
         self.runs.work += near.len() as u64 / 4;
         let first = self.random.below(near.len());
         near.rotate_left(first);
@@ -361,23 +332,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A run that the recorded order does not have, if one is found.
-    fn extra(&mut self) -> Option<u32> {
-        if self.runs.count() <= self.net.ranks {
-            return None;
-        }
-        (0..1000).find_map(|_| {
-            let run = self.random.below(self.runs.runs.len()) as u32;
-            (self.runs.is_there(run) && self.runs.is_extra(run)).then_some(run)
-        })
-    }
-
     /// Moves a run to another place between its inputs and its readers.
     fn shift(&mut self) {
         let ranks = self.net.ranks;
         let at = if self.random.chance(0.6) {
             let width = 1 << self.random.below(ranks.ilog2() as usize);
-            let near = self.fit.spot + self.random.below(2 * width + 1);
+            let near = self.spot + self.random.below(2 * width + 1);
             near.saturating_sub(width).min(ranks - 1)
         } else {
             self.random.below(ranks)
@@ -400,7 +360,7 @@ impl<'a> Search<'a> {
             .outputs
             .iter()
             .map(|&value| self.runs.next_read(value, from));
-        let update = (of.before != NONE).then(|| self.runs.next_run(of.before, from));
+        let update = of.before.map(|update| self.runs.next_run(update, from));
         let last = key(
             ranks as u32 - 1,
             self.runs.buckets[ranks - 1].len() as u32 - 1,
@@ -410,46 +370,31 @@ impl<'a> Search<'a> {
             return;
         }
         let target = bucket(low) + self.random.below(bucket(high) - bucket(low) + 1);
-        let first = if target == bucket(low) { low as u32 } else { 0 };
-        let end = match target == bucket(high) {
-            true => high as u32,
-            false => self.runs.buckets[target].len() as u32,
-        };
-        if end < first {
-            return;
-        }
-        let to = key(
-            target as u32,
-            first + self.random.below((end - first) as usize + 1) as u32,
-        );
+        let place = self.random.below(self.runs.buckets[target].len() + 1);
+        let to = key(target as u32, place as u32).clamp(low, high);
         // What may not run twice must be free to leave its place.
-        let once = of.repeatable
-            || self.runs.before(op, from).is_none() && self.runs.unread(run, to.max(from));
-        if to == from || to == from + 1 || !once {
+        let free =
+            !of.once || self.runs.before(op, from).is_none() && self.runs.unread(run, to.max(from));
+        if to == from || to == from + 1 || !free {
             return;
         }
         self.runs.insert(op, to);
         if self.runs.removable(run) {
             self.runs.remove(run);
         }
-        self.fit.spot = target;
+        self.spot = target;
     }
 
-    fn prune_all(&mut self, room: Room) {
-        let runs = self.runs.buckets.iter().flatten().copied();
-        let extra = runs.filter(|&run| self.runs.is_extra(run)).collect();
-        self.prune(extra, |runs| runs.fits(room));
+    fn prune_all(&mut self) {
+        self.prune(self.runs.extra(), 0.0);
         self.runs.changes.clear();
     }
 
     /// Prunes what has been inserted, and a few others.
-    fn prune_changed(&mut self, keep: impl FnMut(&Runs<'_>) -> bool) {
+    fn prune_changed(&mut self, over: f64) {
         let changes = self.runs.changes.iter();
-        let inserted = changes.filter_map(|change| match change {
-            Change::Inserted(op, _) => Some(*op),
-            Change::Removed(..) => None,
-        });
-        let mut ops: Vec<u32> = inserted.collect();
+        let inserted = changes.filter(|change| change.inserted);
+        let mut ops: Vec<u32> = inserted.map(|change| change.op).collect();
         for _ in 0..6 {
             ops.push(self.random.below(self.net.ops.len()) as u32);
         }
@@ -457,12 +402,11 @@ impl<'a> Search<'a> {
         ops.dedup();
         let runs = ops.iter().flat_map(|&op| self.runs.runs_of(op));
         let extra = runs.copied().filter(|&run| self.runs.is_extra(run));
-        let extra = extra.collect();
-        self.prune(extra, keep);
+        self.prune(extra.collect(), over);
     }
 
-    /// Leaves out runs, in a random order, where the program without them can be kept.
-    fn prune(&mut self, mut runs: Vec<u32>, mut keep: impl FnMut(&Runs<'_>) -> bool) {
+    /// Leaves out runs, in a random order, where no more bytes are above the room without them.
+    fn prune(&mut self, mut runs: Vec<u32>, mut over: f64) {
         for last in (1..runs.len()).rev() {
             runs.swap(last, self.random.below(last + 1));
         }
@@ -472,7 +416,13 @@ impl<'a> Search<'a> {
             }
             let before = self.runs.changes.len();
             self.runs.remove(run);
-            if !keep(&self.runs) {
+            let now = match self.fits() {
+                true => 0.0,
+                false => self.runs.overflow(self.room),
+            };
+            if now <= over {
+                over = now;
+            } else {
                 self.runs.undo(before);
             }
         }

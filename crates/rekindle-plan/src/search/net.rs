@@ -5,11 +5,8 @@ use std::collections::HashMap;
 
 use crate::graph::{Graph, GraphError, Operation, OperationId, Program, TensorId, Transfer};
 
-/// No operation, or no value.
-pub(super) const NONE: u32 = u32::MAX;
-
 /// An operation.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Op {
     pub(super) seconds: f64,
     /// Bytes beside inputs and outputs while it runs.
@@ -20,12 +17,13 @@ pub(super) struct Op {
     pub(super) inputs: Vec<u32>,
     pub(super) outputs: Vec<u32>,
     /// The value whose storage its first output takes over, if this is the value's last read.
-    pub(super) reuses: u32,
-    pub(super) repeatable: bool,
+    pub(super) reuses: Option<u32>,
+    /// Whether it runs only once.
+    pub(super) once: bool,
     /// Whether it runs where it was recorded: an update, or the last operation.
     pub(super) fixed: bool,
     /// The update of a parameter that it reads: it cannot run after it.
-    pub(super) before: u32,
+    pub(super) before: Option<u32>,
     /// Its place in recorded order; of a transfer, that of its tensor's maker.
     pub(super) rank: u32,
     pub(super) transfer: bool,
@@ -36,10 +34,16 @@ pub(super) struct Op {
 pub(super) struct Value {
     pub(super) bytes: [i64; 2],
     pub(super) maker: u32,
-    /// The operation that makes it from its copy on the host, and the operation that makes the copy.
-    pub(super) fetch: u32,
-    pub(super) offload: u32,
+    pub(super) transfers: Option<Transfers>,
     pub(super) readers: Vec<u32>,
+}
+
+/// The operation that copies a value to the host, its output, and the operation that makes the value of it.
+#[derive(Clone, Copy)]
+pub(super) struct Transfers {
+    pub(super) offload: u32,
+    pub(super) copy: u32,
+    pub(super) fetch: u32,
 }
 
 /// The contracted graph.
@@ -62,10 +66,10 @@ impl Net {
         let contracted = Contracted {
             graph,
             roots: graph.roots(),
-            number: vec![NONE; graph.tensors.len()],
+            number: vec![None; graph.tensors.len()],
             reads: graph.tensor_ids().map(|tensor| vec![tensor]).collect(),
             beside: vec![0; graph.tensors.len()],
-            updates: vec![NONE; graph.tensors.len()],
+            updates: vec![None; graph.tensors.len()],
             net: Net {
                 ops: Vec::new(),
                 ids: Vec::new(),
@@ -80,11 +84,7 @@ impl Net {
     /// The same net with operations of equal times.
     pub(super) fn even(&self) -> Net {
         let mut even = self.clone();
-        for op in even
-            .ops
-            .iter_mut()
-            .filter(|op| op.rank as usize + 1 < self.ranks)
-        {
+        for op in &mut even.ops {
             op.seconds = 1e-6;
         }
         even
@@ -109,13 +109,13 @@ impl Net {
         }
         // How often a tensor's storage has been made, and how often it had been when its view was made.
         let mut made = vec![0_u32; graph.tensors.len()];
-        let mut viewed = vec![NONE; graph.tensors.len()];
+        let mut viewed = vec![None; graph.tensors.len()];
         let mut list = Vec::new();
         let mut view = |tensor: TensorId, made: &[u32], list: &mut Vec<OperationId>| {
             let mut views = Vec::new();
             let mut open = vec![tensor];
             while let Some(tensor) = open.pop() {
-                let now = made[roots[tensor.index()].index()];
+                let now = Some(made[roots[tensor.index()].index()]);
                 if let Some(id) = maker[tensor.index()]
                     && viewed[tensor.index()] != now
                 {
@@ -151,13 +151,13 @@ struct Contracted<'a> {
     graph: &'a Graph,
     roots: Vec<TensorId>,
     /// The value of a root.
-    number: Vec<u32>,
+    number: Vec<Option<u32>>,
     /// What a read of a tensor reads: itself, or the base of its views and what these read besides.
     reads: Vec<Vec<TensorId>>,
     /// The most bytes that a view on the way to it takes while it runs.
     beside: Vec<i64>,
     /// The update of a tensor.
-    updates: Vec<u32>,
+    updates: Vec<Option<u32>>,
     net: Net,
 }
 
@@ -174,9 +174,8 @@ impl Contracted<'_> {
         }
         for (op, id) in self.net.ids.iter().enumerate() {
             let inputs = graph.operation(*id).inputs.iter();
-            let updates = inputs.map(|input| self.updates[self.roots[input.index()].index()]);
-            let update = updates.filter(|&update| update != op as u32).min();
-            self.net.ops[op].before = update.unwrap_or(NONE);
+            let updates = inputs.filter_map(|one| self.updates[self.roots[one.index()].index()]);
+            self.net.ops[op].before = updates.filter(|&update| update != op as u32).min();
         }
         let recorded = self.net.ops.len();
         self.net.ranks = recorded + 1;
@@ -186,25 +185,24 @@ impl Contracted<'_> {
             }
         }
         let outputs: Vec<TensorId> = graph.outputs().collect();
-        let (inputs, _) = self.read(&outputs, NONE);
+        let (inputs, _) = self.read(&outputs, None);
         let beside = outputs.iter().map(|one| self.beside[one.index()]);
         self.put(Op {
             temporary: beside.max().unwrap_or(0),
             inputs,
-            repeatable: false,
+            once: true,
             fixed: true,
             rank: recorded as u32,
-            ..Op::none()
+            ..Op::default()
         });
         self.net
     }
 
     /// The values that are read with some tensors, and whether `taken` is read once.
-    fn read(&self, tensors: &[TensorId], taken: u32) -> (Vec<u32>, bool) {
+    fn read(&self, tensors: &[TensorId], taken: Option<u32>) -> (Vec<u32>, bool) {
         let read = tensors.iter().flat_map(|one| &self.reads[one.index()]);
-        let values = read.map(|one| self.number[one.index()]);
-        let mut values: Vec<u32> = values.filter(|&value| value != NONE).collect();
-        let once = values.iter().filter(|&&value| value == taken).count() == 1;
+        let mut values: Vec<u32> = read.filter_map(|one| self.number[one.index()]).collect();
+        let once = values.iter().filter(|&&value| Some(value) == taken).count() == 1;
         values.sort_unstable();
         values.dedup();
         (values, once)
@@ -221,10 +219,10 @@ impl Contracted<'_> {
         let read: Vec<TensorId> = read
             .flat_map(|one| self.reads[one.index()].clone())
             .collect();
-        let base = read.first().map_or(NONE, |root| self.number[root.index()]);
-        if base != NONE && !operation.repeatable {
+        let base = read.first().and_then(|root| self.number[root.index()]);
+        if let Some(base) = base.filter(|_| !operation.repeatable) {
             let maker = self.net.values[base as usize].maker;
-            self.net.ops[maker as usize].repeatable = false;
+            self.net.ops[maker as usize].once = true;
         }
         let beside = self.beside(operation).max(operation.temp_bytes.0 as i64);
         for output in &operation.outputs {
@@ -236,12 +234,11 @@ impl Contracted<'_> {
     fn value(&mut self, tensor: TensorId) -> u32 {
         let of = self.graph.tensor(tensor);
         let number = self.net.values.len() as u32;
-        self.number[tensor.index()] = number;
+        self.number[tensor.index()] = Some(number);
         self.net.values.push(Value {
             bytes: [of.bytes.0 as i64, of.host_bytes.0 as i64],
             maker: self.net.ops.len() as u32,
-            fetch: NONE,
-            offload: NONE,
+            transfers: None,
             readers: Vec::new(),
         });
         number
@@ -250,12 +247,16 @@ impl Contracted<'_> {
     fn add(&mut self, id: OperationId, operation: &Operation) {
         let op = self.net.ops.len() as u32;
         let taken = operation.in_place.map(|place| operation.inputs[place]);
-        let taken = taken.map_or(NONE, |one| self.number[self.roots[one.index()].index()]);
+        let taken = taken.and_then(|one| self.number[self.roots[one.index()].index()]);
         let (inputs, once) = self.read(&operation.inputs, taken);
         let outputs = operation.outputs.iter();
         let outputs: Vec<u32> = outputs.map(|&output| self.value(output)).collect();
         let bytes = |value: u32| self.net.values[value as usize].bytes[0];
-        let fits = |&first: &u32| taken != NONE && once && bytes(first) == bytes(taken);
+        let fits = |&taken: &u32| {
+            let first = outputs.first();
+            once && first.is_some_and(|&first| bytes(first) == bytes(taken))
+        };
+        let reuses = taken.filter(fits);
         let made = outputs.iter().map(|&value| bytes(value)).sum();
         let temporary = operation.temp_bytes.0 as i64;
         let added = Op {
@@ -263,43 +264,43 @@ impl Contracted<'_> {
             temporary: temporary.max(self.beside(operation) - made),
             made: [made, 0],
             inputs,
-            reuses: outputs
-                .first()
-                .filter(|first| fits(first))
-                .map_or(NONE, |_| taken),
+            reuses,
             outputs,
-            repeatable: operation.repeatable && operation.updates.is_none(),
+            once: !operation.repeatable || operation.updates.is_some(),
             fixed: operation.updates.is_some(),
             rank: op,
-            ..Op::none()
+            ..Op::default()
         };
         self.put(added);
         self.net.ids.push(id);
         if let Some(tensor) = operation.updates {
-            self.updates[tensor.index()] = op;
+            self.updates[tensor.index()] = Some(op);
         }
     }
 
     /// Adds a transfer of a tensor, if the tensor is made at all.
     fn transfer(&mut self, id: OperationId, operation: &Operation) {
         let op = self.net.ops.len() as u32;
-        let offloads = operation.transfer == Some(Transfer::Offload);
-        let input = self.number[operation.inputs[0].index()];
-        if input == NONE {
+        let Some(input) = self.number[operation.inputs[0].index()] else {
             return;
-        }
-        let output = match offloads {
-            true => self.value(operation.outputs[0]),
-            false => self.number[operation.outputs[0].index()],
         };
-        let tensor = if offloads { input } else { output };
-        let of = &mut self.net.values[tensor as usize];
-        if offloads {
-            of.offload = op;
-        } else {
-            of.fetch = op;
-        }
-        let rank = of.maker;
+        let (tensor, output) = match operation.transfer {
+            // The fetch of a tensor comes directly after its offload.
+            Some(Transfer::Offload) => {
+                let copy = self.value(operation.outputs[0]);
+                self.net.values[input as usize].transfers = Some(Transfers {
+                    offload: op,
+                    copy,
+                    fetch: op + 1,
+                });
+                (input, copy)
+            }
+            _ => {
+                let tensor = self.number[operation.outputs[0].index()].unwrap_or(input);
+                (tensor, tensor)
+            }
+        };
+        let rank = self.net.values[tensor as usize].maker;
         self.put(Op {
             seconds: operation.seconds.0,
             temporary: operation.temp_bytes.0 as i64,
@@ -308,7 +309,7 @@ impl Contracted<'_> {
             outputs: vec![output],
             rank,
             transfer: true,
-            ..Op::none()
+            ..Op::default()
         });
         self.net.ids.push(id);
     }
@@ -319,24 +320,5 @@ impl Contracted<'_> {
             self.net.values[value as usize].readers.push(number);
         }
         self.net.ops.push(op);
-    }
-}
-
-impl Op {
-    /// An operation that does nothing.
-    fn none() -> Op {
-        Op {
-            seconds: 0.0,
-            temporary: 0,
-            made: [0; 2],
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            reuses: NONE,
-            repeatable: true,
-            fixed: false,
-            before: NONE,
-            rank: 0,
-            transfer: false,
-        }
     }
 }

@@ -24,4 +24,12 @@ impl Random {
     pub(super) fn chance(&mut self, probability: f64) -> bool {
         self.share() < probability
     }
+
+    /// A number near another: the more noise, the farther.
+    pub(super) fn near(&mut self, number: f64, noise: f64) -> f64 {
+        match noise > 0.0 {
+            true => number * (noise * (self.share() - 0.5)).exp(),
+            false => number,
+        }
+    }
 }

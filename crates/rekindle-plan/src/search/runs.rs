@@ -6,7 +6,7 @@
 //! of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
 
 use super::Room;
-use super::net::{NONE, Net, Op};
+use super::net::{Net, Op};
 
 /// The place of a run: its bucket, and its place there.
 pub(super) type Key = u64;
@@ -55,9 +55,12 @@ impl Node {
 
 /// A change that can be undone.
 #[derive(Clone, Copy)]
-pub(super) enum Change {
-    Inserted(u32, Key),
-    Removed(u32, Key),
+pub(super) struct Change {
+    pub(super) op: u32,
+    place: Key,
+    pub(super) inserted: bool,
+    /// The time before it.
+    seconds: f64,
 }
 
 pub(super) struct Runs<'a> {
@@ -69,6 +72,8 @@ pub(super) struct Runs<'a> {
     pub(super) buckets: Vec<Vec<u32>>,
     leaves: usize,
     tree: Vec<Node>,
+    /// Buckets whose moments have changed.
+    dirty: Vec<usize>,
     /// No run beyond this bucket has read the value, by value.
     pub(super) latest: Vec<u32>,
     pub(super) seconds: f64,
@@ -86,8 +91,8 @@ impl<'a> Runs<'a> {
         ops.filter(|&op| !net.ops[op as usize].transfer).collect()
     }
 
-    /// The runs of a list of operations, after so much work.
-    pub(super) fn of(net: &'a Net, order: &[u32], work: u64) -> Runs<'a> {
+    /// The runs of a list of operations.
+    pub(super) fn of(net: &'a Net, order: &[u32]) -> Runs<'a> {
         let leaves = net.ranks.next_power_of_two();
         let mut all = Runs {
             net,
@@ -97,53 +102,28 @@ impl<'a> Runs<'a> {
             buckets: vec![Vec::new(); net.ranks],
             leaves,
             tree: vec![Node::NONE; 2 * leaves],
+            dirty: Vec::new(),
             latest: vec![0; net.values.len()],
             seconds: 0.0,
             changes: Vec::new(),
-            work,
+            work: 0,
         };
         // The bucket of a run is that of the next recorded operation that runs for the first time.
-        let mut ran = vec![false; net.ops.len()];
-        let first = order
-            .iter()
-            .map(|&op| !std::mem::replace(&mut ran[op as usize], true));
-        let first: Vec<bool> = first.collect();
+        let mut first: Vec<Option<usize>> = vec![None; net.ops.len()];
+        for (place, &op) in order.iter().enumerate() {
+            first[op as usize].get_or_insert(place);
+        }
         let mut at = net.ranks as u32 - 1;
-        let mut at_of = vec![0; order.len()];
+        let mut buckets = vec![0; order.len()];
         for (place, &op) in order.iter().enumerate().rev() {
-            let op = &net.ops[op as usize];
-            if first[place] && !op.transfer {
-                at = at.min(op.rank);
+            let of = &net.ops[op as usize];
+            if first[op as usize] == Some(place) && !of.transfer {
+                at = at.min(of.rank);
             }
-            at_of[place] = at;
+            buckets[place] = at;
         }
-        for (&op, &at) in order.iter().zip(&at_of) {
-            let id = all.runs.len() as u32;
-            let list = &mut all.buckets[at as usize];
-            all.runs.push(Run {
-                op,
-                key: key(at, list.len() as u32),
-                freed: [0; 2],
-                reused: 0,
-            });
-            list.push(id);
-            all.of[op as usize].push(id);
-            for &value in &net.ops[op as usize].inputs {
-                all.latest[value as usize] = all.latest[value as usize].max(at);
-            }
-            all.seconds += net.ops[op as usize].seconds;
-        }
-        for id in 0..all.runs.len() as u32 {
-            for &value in &all.op(id).outputs {
-                let end = all.end(value, id);
-                all.charge(end, value, 1);
-            }
-        }
-        for bucket in 0..net.ranks {
-            all.tree[leaves + bucket] = all.leaf(bucket);
-        }
-        for node in (1..leaves).rev() {
-            all.tree[node] = all.tree[2 * node].then(all.tree[2 * node + 1]);
+        for (&op, &at) in order.iter().zip(&buckets) {
+            all.put(op, key(at, all.buckets[at as usize].len() as u32));
         }
         all
     }
@@ -178,18 +158,13 @@ impl<'a> Runs<'a> {
         (change[0], top[0])
     }
 
-    /// Whether it fits.
-    pub(super) fn fits(&self, room: Room) -> bool {
-        self.peak() <= room.device && self.host_peak() <= room.host
-    }
-
-    /// The bytes above the room, of all moments.
-    pub(super) fn overflow(&self, room: Room) -> i64 {
+    /// The bytes above the room, of all moments: together they may be more than an `i64` holds.
+    pub(super) fn overflow(&self, room: Room) -> f64 {
         let mut held = self.net.fixed;
-        let mut total = (self.host_peak() - room.host).max(0);
+        let mut total = (self.host_peak() - room.host).max(0) as f64;
         for one in 0..self.buckets.len() {
             let (change, top) = self.moment(one);
-            total += (held + top - room.device).max(0);
+            total += (held + top - room.device).max(0) as f64;
             held += change;
         }
         total
@@ -197,44 +172,53 @@ impl<'a> Runs<'a> {
 
     /// The run of a bucket that is its highest moment.
     pub(super) fn highest(&self, bucket: usize) -> u32 {
-        let (mut held, mut top, mut at) = (0, LOW, NONE);
+        let (mut held, mut top, mut at) = (0, LOW, 0);
         for &id in &self.buckets[bucket] {
-            let (run, op) = (&self.runs[id as usize], self.op(id));
-            held += op.made[0] - run.reused;
-            if held + op.temporary > top {
-                (top, at) = (held + op.temporary, id);
+            let node = self.node(id);
+            if held + node.top[0] > top {
+                (top, at) = (held + node.top[0], id);
             }
-            held += run.reused - run.freed[0];
+            held += node.change[0];
         }
         at
     }
 
-    fn leaf(&mut self, bucket: usize) -> Node {
-        let mut all = Node::NONE;
-        for &id in &self.buckets[bucket] {
-            let (run, op) = (&self.runs[id as usize], self.op(id));
-            let [device, host] = op.made;
-            all = all.then(Node {
-                change: [device - run.freed[0], host - run.freed[1]],
-                top: [device - run.reused + op.temporary, host],
-            });
+    fn node(&self, run: u32) -> Node {
+        let Op {
+            made: [device, host],
+            temporary,
+            ..
+        } = *self.op(run);
+        let Run { freed, reused, .. } = self.runs[run as usize];
+        Node {
+            change: [device - freed[0], host - freed[1]],
+            top: [device - reused + temporary, host],
         }
-        self.work += 1 + self.buckets[bucket].len() as u64 / 8;
-        all
     }
 
-    fn settle(&mut self, bucket: usize) {
-        let mut node = self.leaves + bucket;
-        self.tree[node] = self.leaf(bucket);
-        while node > 1 {
-            node /= 2;
-            let now = self.tree[2 * node].then(self.tree[2 * node + 1]);
-            if now == self.tree[node] {
-                break;
+    /// Brings the tree up to date.
+    fn settle(&mut self) {
+        let mut buckets = std::mem::take(&mut self.dirty);
+        buckets.sort_unstable();
+        buckets.dedup();
+        for bucket in buckets.drain(..) {
+            let runs = &self.buckets[bucket];
+            let mut node = self.leaves + bucket;
+            self.tree[node] = runs
+                .iter()
+                .fold(Node::NONE, |all, &run| all.then(self.node(run)));
+            self.work += 1 + runs.len() as u64 / 8;
+            while node > 1 {
+                node /= 2;
+                let now = self.tree[2 * node].then(self.tree[2 * node + 1]);
+                if now == self.tree[node] {
+                    break;
+                }
+                self.tree[node] = now;
+                self.work += 1;
             }
-            self.tree[node] = now;
-            self.work += 1;
         }
+        self.dirty = buckets;
     }
 
     /// The run at a place.
@@ -254,7 +238,11 @@ impl<'a> Runs<'a> {
 
     /// The number of runs of an operation before a place.
     fn count_before(&self, op: u32, place: Key) -> usize {
-        self.of[op as usize].partition_point(|&run| self.key(run) < place)
+        let runs = &self.of[op as usize];
+        match **runs {
+            [run] => usize::from(self.key(run) < place),
+            _ => runs.partition_point(|&run| self.key(run) < place),
+        }
     }
 
     pub(super) fn runs_of(&self, op: u32) -> &[u32] {
@@ -277,10 +265,10 @@ impl<'a> Runs<'a> {
     pub(super) fn made_before(&self, value: u32, place: Key) -> Option<u32> {
         let of = &self.net.values[value as usize];
         let made = self.before(of.maker, place);
-        if of.fetch == NONE {
+        let Some(transfers) = &of.transfers else {
             return made;
-        }
-        let fetched = self.before(of.fetch, place);
+        };
+        let fetched = self.before(transfers.fetch, place);
         made.into_iter()
             .chain(fetched)
             .max_by_key(|&run| self.key(run))
@@ -290,9 +278,9 @@ impl<'a> Runs<'a> {
     pub(super) fn made_next(&self, value: u32, after: Key) -> Key {
         let of = &self.net.values[value as usize];
         let next = self.next_run(of.maker, after);
-        match of.fetch {
-            NONE => next,
-            fetch => next.min(self.next_run(fetch, after)),
+        match &of.transfers {
+            None => next,
+            Some(transfers) => next.min(self.next_run(transfers.fetch, after)),
         }
     }
 
@@ -326,107 +314,94 @@ impl<'a> Runs<'a> {
 
     fn charge(&mut self, end: u32, value: u32, sign: i64) {
         let [device, host] = self.net.values[value as usize].bytes;
-        let reuses = self.op(end).reuses == value;
+        let reuses = self.op(end).reuses == Some(value);
         let run = &mut self.runs[end as usize];
         run.freed[0] += sign * device;
         run.freed[1] += sign * host;
         if reuses {
             run.reused += sign * device;
         }
+        self.dirty.push(bucket(run.key));
     }
 
     /// Adds or takes away all that ends otherwise with a run at a place than without it.
-    fn around(&mut self, op: u32, place: Key, with: Option<u32>, sign: i64, dirty: &mut Vec<u32>) {
+    fn around(&mut self, op: u32, place: Key, with: Option<u32>, sign: i64) {
         let Op {
             inputs, outputs, ..
         } = &self.net.ops[op as usize];
         for &value in outputs {
             for made in self.made_before(value, place).into_iter().chain(with) {
-                let end = self.end(value, made);
-                self.charge(end, value, sign);
-                dirty.push(end);
+                self.charge(self.end(value, made), value, sign);
             }
         }
         for &value in inputs {
             if let Some(made) = self.made_before(value, place) {
-                let end = self.end(value, made);
-                self.charge(end, value, sign);
-                dirty.push(end);
+                self.charge(self.end(value, made), value, sign);
             }
         }
         self.work += (inputs.len() + outputs.len()) as u64;
     }
 
-    fn settle_all(&mut self, runs: &[u32], also: usize) {
-        let keys = runs.iter().map(|&run| bucket(self.key(run)));
-        let mut buckets: Vec<usize> = keys.chain([also]).collect();
-        buckets.sort_unstable();
-        buckets.dedup();
-        for bucket in buckets {
-            self.settle(bucket);
-        }
-    }
-
     /// Inserts a run of an operation at a place, before the run that is there.
-    pub(super) fn insert(&mut self, op: u32, place: Key) -> u32 {
-        self.changes.push(Change::Inserted(op, place));
-        self.put(op, place)
+    pub(super) fn insert(&mut self, op: u32, place: Key) {
+        self.note(op, place, true);
+        self.put(op, place);
     }
 
-    fn put(&mut self, op: u32, place: Key) -> u32 {
-        let mut dirty = Vec::new();
-        self.around(op, place, None, -1, &mut dirty);
+    fn put(&mut self, op: u32, place: Key) {
+        self.around(op, place, None, -1);
+        let id = self.unused.pop().unwrap_or(self.runs.len() as u32);
         let run = Run {
             op,
             key: place,
             freed: [0; 2],
             reused: 0,
         };
-        let id = match self.unused.pop() {
-            Some(id) => {
-                self.runs[id as usize] = run;
-                id
-            }
-            None => {
-                self.runs.push(run);
-                self.runs.len() as u32 - 1
-            }
-        };
+        match self.runs.get_mut(id as usize) {
+            Some(unused) => *unused = run,
+            None => self.runs.push(run),
+        }
         let at = self.count_before(op, place);
-        let in_bucket = place as u32 as usize;
-        self.buckets[bucket(place)].insert(in_bucket, id);
+        self.buckets[bucket(place)].insert(place as u32 as usize, id);
         self.renumber(place);
         self.of[op as usize].insert(at, id);
-        self.around(op, place, Some(id), 1, &mut dirty);
-        self.settle_all(&dirty, bucket(place));
+        self.around(op, place, Some(id), 1);
+        self.dirty.push(bucket(place));
+        self.settle();
         let net = self.net;
         for &value in &net.ops[op as usize].inputs {
             let latest = &mut self.latest[value as usize];
             *latest = (*latest).max(bucket(place) as u32);
         }
-        self.seconds += self.net.ops[op as usize].seconds;
-        id
+        self.seconds += net.ops[op as usize].seconds;
+    }
+
+    fn note(&mut self, op: u32, place: Key, inserted: bool) {
+        self.changes.push(Change {
+            op,
+            place,
+            inserted,
+            seconds: self.seconds,
+        });
     }
 
     /// Removes a run.
     pub(super) fn remove(&mut self, run: u32) {
         let Run { op, key, .. } = self.runs[run as usize];
-        self.changes.push(Change::Removed(op, key));
+        self.note(op, key, false);
         self.take(run);
     }
 
     fn take(&mut self, run: u32) {
         let Run { op, key: place, .. } = self.runs[run as usize];
-        let mut dirty = Vec::new();
-        self.around(op, place, Some(run), -1, &mut dirty);
+        self.around(op, place, Some(run), -1);
         let at = self.count_before(op, place);
         self.of[op as usize].remove(at);
         self.buckets[bucket(place)].remove(place as u32 as usize);
         self.renumber(place);
-        // Dirty runs must not name the one that goes.
-        dirty.retain(|&one| one != run);
-        self.around(op, place, None, 1, &mut dirty);
-        self.settle_all(&dirty, bucket(place));
+        self.around(op, place, None, 1);
+        self.dirty.push(bucket(place));
+        self.settle();
         self.unused.push(run);
         self.seconds -= self.net.ops[op as usize].seconds;
     }
@@ -466,19 +441,22 @@ impl<'a> Runs<'a> {
         self.of[op as usize].len() > 1 || self.op(run).transfer
     }
 
+    /// The runs that the recorded order does not have.
+    pub(super) fn extra(&self) -> Vec<u32> {
+        let runs = self.buckets.iter().flatten().copied();
+        runs.filter(|&run| self.is_extra(run)).collect()
+    }
+
     /// Undoes all but the first changes.
     pub(super) fn undo(&mut self, to: usize) {
-        while self.changes.len() > to {
-            match self.changes.pop() {
-                Some(Change::Inserted(_, place)) => {
-                    let run = self.buckets[bucket(place)][place as u32 as usize];
-                    self.take(run);
-                }
-                Some(Change::Removed(op, place)) => {
-                    self.put(op, place);
-                }
-                None => {}
+        while self.changes.len() > to
+            && let Some(change) = self.changes.pop()
+        {
+            match change.inserted {
+                true => self.take(self.at(change.place)),
+                false => self.put(change.op, change.place),
             }
+            self.seconds = change.seconds;
         }
     }
 }

@@ -304,3 +304,25 @@ fn a_graph_with_transfers_of_its_own_is_refused() {
     let of_given = graph.with_transfers(&[given], &link).unwrap_err();
     assert!(of_given.to_string().contains("cannot be moved to the host"));
 }
+
+/// A view that draws runs once, so what it is of cannot come back from the host under it.
+#[test]
+fn what_a_random_draw_is_a_view_of_stays_on_the_device() {
+    let mut random = Sequence(11);
+    for _ in 0..60 {
+        let mut graph = any(&mut random, 12);
+        for operation in graph.operations.iter_mut().filter(|one| one.view) {
+            operation.repeatable = false;
+        }
+        let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+        for percent in [0, 60, 80, 95] {
+            let budget = recorded.peak.0 * percent / 100;
+            let request = request(budget, link([0, 0], 1e9, u64::MAX));
+            let plan = plan_graph(&graph, &request);
+            assert!(matches!(
+                plan,
+                Ok(_) | Err(GraphPlanError::Infeasible { .. })
+            ));
+        }
+    }
+}

@@ -1,5 +1,5 @@
 //! What holds for every graph: the two simulators agree, plans fit, and nothing that is needed is missing.
-use crate::graph_support::graphs::{Sequence, any, residual, training, unet};
+use crate::graph_support::graphs::{Sequence, any, equal_steps, residual, training, unet};
 use crate::graph_support::{leanest, naive};
 use proptest::prelude::*;
 use rekindle_plan::graph::{
@@ -214,4 +214,25 @@ fn operations_without_a_time_are_planned_too() {
     let budget = Bytes(recorded.peak.0 * 6 / 10);
     let plan = plan_graph(&graph, &Request::within(budget)).unwrap();
     assert!(plan.simulated.peak <= budget);
+}
+
+#[test]
+fn sizes_near_the_largest_are_planned_as_well_as_small_ones() {
+    let small = equal_steps(200);
+    let sizes = small.tensors.iter().map(|tensor| tensor.bytes.0);
+    let temporary = small.operations.iter().map(|one| one.temp_bytes.0);
+    let shift = sizes.chain(temporary).sum::<u64>().leading_zeros() - 2;
+    let mut large = small.clone();
+    for tensor in &mut large.tensors {
+        tensor.bytes.0 <<= shift;
+    }
+    for operation in &mut large.operations {
+        operation.temp_bytes.0 <<= shift;
+    }
+    let recorded = simulate(&small, &Program::recorded(&small).unwrap());
+    let budget = recorded.peak.0 / 10;
+    let plan = plan_graph(&small, &Request::within(Bytes(budget))).unwrap();
+    let same = plan_graph(&large, &Request::within(Bytes(budget << shift))).unwrap();
+    let (time, same) = (plan.simulated.time.0, same.simulated.time.0);
+    assert!(same <= 1.05 * time, "{same} and {time}");
 }
