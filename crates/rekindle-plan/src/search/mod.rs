@@ -48,7 +48,7 @@ const LEAST_STEP_PART: u64 = 2;
 /// Evictions of one round, at most.
 const ROUND: usize = 60;
 /// How often the smallest peak is searched from other random numbers, where it is above a budget by less than this factor.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 2;
 const NEAR: f64 = 1.05;
 
 /// The most bytes on the device and of copies on the host.
@@ -167,7 +167,7 @@ impl<'a> Search<'a> {
             Some((_, order)) => self.restart(&order),
             None => {
                 self.restart(&recorded);
-                if !self.descend(self.work / LEAST_STEP_PART) {
+                if !self.descend(self.work) {
                     return None;
                 }
                 self.prune_all();
