@@ -49,7 +49,7 @@ const DESCENT_PART: u64 = 2;
 const ROUND: usize = 60;
 /// How often the smallest peak is searched from other random numbers, where it is above a budget by less than this factor.
 const SEEDS: u64 = 4;
-const NEAR: f64 = 1.05;
+const NEAR: f64 = 1.25;
 
 /// The most bytes on the device and of copies on the host.
 #[derive(Clone, Copy, Debug)]
