@@ -363,7 +363,8 @@ pub(super) fn planned<A>(
             let smallest = peak.max(peak - takes + measuring);
             return Err(RecordError::Infeasible {
                 budget: planning.budget.unwrap_or(Bytes::MAX),
-                smallest: with_reserve(smallest + Bytes(smallest.0 / 32)),
+                // Another search may end in a longer list.
+                smallest: with_reserve(smallest + Bytes(smallest.0 / 32) + takes),
                 floor,
             });
         }
