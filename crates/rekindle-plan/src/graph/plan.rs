@@ -117,8 +117,8 @@ fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan
 /// The peaks of the programs over stages that a search starts from, too, as multiples of the budget.
 const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
 
-/// Programs of `optimal` from which a search may reach a budget, that with the smallest peak first; none if the planners for chains reject the sizes, or are no
-/// help for so many stages.
+/// Programs of `optimal` from which a search may reach a budget, that with the smallest peak first; none if the planners for
+/// chains reject the sizes, or are no help for so many stages.
 fn over_stages(graph: &Graph, budget: Bytes) -> Result<Vec<Found>, GraphPlanError> {
     let borders = borders(graph);
     if borders.len() > MOST_STAGES_OF_WINDOWS {
