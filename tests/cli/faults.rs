@@ -233,7 +233,7 @@ fn old_snapshots_make_room_on_a_full_disk() {
     };
     let said = messages(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    let once = "warning: the disk is full: the snapshot of step ";
+    let once = "warning: the disk is full: removed the snapshot of step ";
     assert_eq!(said.matches(once).count(), 1, "{said}");
     assert!(!said.contains("cannot be written"), "{said}");
     let kept = |name: &str| fs::read(folder.path().join("kept").join(name)).ok();

@@ -73,8 +73,8 @@ pub fn usual_segments(stages: usize) -> Vec<usize> {
     powers.take_while(|&k| k < stages).chain([stages]).collect()
 }
 
-/// Compares the plain loop with each of these plans, which have names, over the first part of each step, on a device that was probed
-/// before. `done` is called after each comparison.
+/// Compares the plain loop with each of these plans, which have names, over the first part of each step, on a device that was
+/// probed before. `done` is called after each comparison.
 ///
 /// # Errors
 ///

@@ -11,6 +11,7 @@ use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
 use crate::schedule::{self, Action, StageId};
 use crate::search;
+use crate::seconds::Seconds;
 
 /// A program with its cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,18 +88,22 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPl
 
 /// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
 fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan, GraphPlanError> {
-    let starts = over_stages(graph, budget)?;
-    let effort = request.effort.max(1);
-    let on_device = search::within(graph, budget, Bytes::ZERO, &starts, effort)?;
-    let finished = |found| finish(Planner::Auto, found, None);
+    let starts = over_stages(graph, Some(budget))?;
+    let leanest = || smallest(graph, Bytes::ZERO, |even| over_stages(even, None));
+    let on_device = fastest(graph, request, Bytes::ZERO, &starts, leanest)?;
     let best = match &request.link {
-        None => on_device
-            .map(finished)
-            .map_err(|leanest| finished(*leanest)),
+        None => {
+            let finished = |found| finish(Planner::Auto, found, None);
+            on_device.map(finished).map_err(finished)
+        }
         Some(link) => {
             let (linked, tensors) = graph.with_all_transfers(link)?;
-            let starts = on_device.as_ref().map_or(&*starts, std::slice::from_ref);
-            let found = search::within(&linked, budget, link.host_bytes, starts, effort)?;
+            let (starts, leanest) = match on_device {
+                Ok(found) => (vec![found.clone()], found),
+                Err(leanest) => (starts, leanest),
+            };
+            let leanest = || smallest(&linked, link.host_bytes, |_| Ok(vec![leanest]));
+            let found = fastest(&linked, request, link.host_bytes, &starts, leanest)?;
             let plan = |found: Found| -> Result<GraphPlan, GraphPlanError> {
                 let operations = found.program.operations();
                 let (offloaded, operations) =
@@ -107,19 +112,57 @@ fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan
             };
             match found {
                 Ok(found) => Ok(plan(found)?),
-                Err(leanest) => Err(plan(*leanest)?),
+                Err(leanest) => Err(plan(leanest)?),
             }
         }
     };
     best.map_err(|leanest| infeasible(leanest, request))
 }
 
+/// The fastest program that is found within a budget and so many bytes on the host, or else that with the smallest peak.
+fn fastest(
+    graph: &Graph,
+    request: &Request,
+    host: Bytes,
+    starts: &[Found],
+    smallest: impl FnOnce() -> Result<Found, GraphPlanError>,
+) -> Result<Result<Found, Found>, GraphPlanError> {
+    let budget = request.budget.unwrap_or(Bytes::MAX);
+    let within =
+        |starts: &[Found]| search::within(graph, budget, host, starts, request.effort.max(1));
+    if let Some(found) = within(starts)? {
+        return Ok(Ok(found));
+    }
+    let leanest = smallest()?;
+    if leanest.peak() > budget {
+        return Ok(Err(leanest));
+    }
+    let improved = within(std::slice::from_ref(&leanest))?;
+    Ok(Ok(improved.unwrap_or(leanest)))
+}
+
+/// The program with the smallest peak that is found from some programs. All operations take the same time here: a budget that
+/// was named once is met again, whatever else is measured.
+fn smallest(
+    graph: &Graph,
+    host: Bytes,
+    starts: impl FnOnce(&Graph) -> Result<Vec<Found>, GraphPlanError>,
+) -> Result<Found, GraphPlanError> {
+    let mut even = graph.clone();
+    for operation in &mut even.operations {
+        operation.seconds = Seconds(1e-6);
+    }
+    let starts = starts(&even)?;
+    let program = search::smallest(&even, host, &starts)?;
+    Ok(Found::of(graph, &program))
+}
+
 /// The peaks of the programs over stages that a search starts from, too, as multiples of the budget.
 const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
 
-/// Programs of `optimal` from which a search may reach a budget, that with the smallest peak first; none if the planners for chains reject the sizes, or are no
-/// help for so many stages.
-fn over_stages(graph: &Graph, budget: Bytes) -> Result<Vec<Found>, GraphPlanError> {
+/// Programs of `optimal` from which a search may reach a budget, or else the smallest peak; that with the smallest peak is the
+/// first. There are none if the planners for chains reject the sizes, or are no help for so many stages.
+fn over_stages(graph: &Graph, budget: Option<Bytes>) -> Result<Vec<Found>, GraphPlanError> {
     let borders = borders(graph);
     if borders.len() > MOST_STAGES_OF_WINDOWS {
         return Ok(Vec::new());
@@ -128,15 +171,16 @@ fn over_stages(graph: &Graph, budget: Bytes) -> Result<Vec<Found>, GraphPlanErro
         Err(GraphPlanError::Plan(PlanError::Chain(_))) => return Ok(Vec::new()),
         all => all?,
     };
-    let budgets = LARGER.map(|times| Bytes((budget.0 as f64 * times) as u64));
+    let Some(leanest) = all.leanest() else {
+        return Ok(Vec::new());
+    };
+    let budget = budget.unwrap_or(leanest.peak).0 as f64;
+    let near = LARGER.map(|times| all.fastest_within(Bytes((budget * times) as u64)));
     let mut starts: Vec<Found> = Vec::new();
-    let near = budgets.iter().filter_map(|&one| all.fastest_within(one));
-    for staged in all.leanest().into_iter().chain(near) {
+    for staged in std::iter::once(leanest).chain(near.into_iter().flatten()) {
         let found = all.program(staged)?;
-        if starts
-            .last()
-            .is_none_or(|last| last.program != found.program)
-        {
+        let last = starts.last();
+        if last.is_none_or(|last| last.program != found.program) {
             starts.push(found);
         }
     }

@@ -13,8 +13,7 @@
 //!    chance in the scores, and prunes what it touched. A slower program is kept with a probability that falls.
 //!
 //! Where 1 ends above the budget, such rounds lower the bytes above the budget first, whatever the time. The program with the
-//! smallest peak is found in the same way, in steps down from the recorded peak that become smaller, with equal times of all
-//! operations, so that measurements do not change it.
+//! smallest peak is found in the same way, in steps down from the recorded peak that become smaller.
 //!
 //! Random numbers are the same in every run, and rounds end after a count of the work done, not by a clock: the same graph
 //! gives the same program everywhere. One eviction costs O(values near the moment, times the closures examined), one change
@@ -30,7 +29,7 @@ mod runs;
 mod tests;
 
 use crate::bytes::Bytes;
-use crate::graph::{Found, Graph, GraphError};
+use crate::graph::{Found, Graph, GraphError, Program};
 use fit::{Choice, Scale};
 use net::Net;
 use random::Random;
@@ -47,10 +46,6 @@ const STEP_PART: u64 = 10;
 const LEAST_STEP_PART: u64 = 2;
 /// Evictions of one round, at most.
 const ROUND: usize = 60;
-/// How often the smallest peak is searched from other random numbers, where it is above a budget by less than this factor.
-const SEEDS: u64 = 2;
-const NEAR: f64 = 1.05;
-
 /// The most bytes on the device and of copies on the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
@@ -59,61 +54,52 @@ pub(super) struct Room {
 }
 
 /// The fastest program found within a budget, with at most so many bytes of copies on the host, starting from the recorded
-/// order and from other programs; or the one found with the smallest peak, if none fits.
+/// order and from other programs, if any fits.
 pub(crate) fn within(
     graph: &Graph,
     budget: Bytes,
     host: Bytes,
     starts: &[Found],
     effort: u32,
-) -> Result<Result<Found, Box<Found>>, GraphError> {
+) -> Result<Option<Found>, GraphError> {
     let net = Net::new(graph)?;
-    let found = |order: &[u32]| -> Result<Found, GraphError> {
-        Ok(Found::of(graph, &net.program(graph, order)?))
-    };
-    let bytes = |bytes: Bytes| bytes.0.min(i64::MAX as u64) as i64;
-    let all = Room {
+    let starts = net.orders(starts);
+    let mut room = Room {
         device: bytes(budget),
         host: bytes(host),
     };
-    let orders = starts.iter().map(|start| net.order(&start.program));
-    let orders: Vec<Vec<u32>> = orders.collect();
-    let mut room = all;
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
-        let Some(order) = Search::new(&net, room, effort).within(&orders) else {
+        let Some(order) = Search::new(&net, room, effort).within(&starts) else {
             break;
         };
-        let found = found(&order)?;
+        let found = Found::of(graph, &net.program(graph, &order)?);
         if found.peak() <= budget {
-            return Ok(Ok(found));
+            return Ok(Some(found));
         }
         room.device = (room.device - bytes(found.peak() - budget)).max(0);
     }
-    let even = net.even();
-    let mut smallest = Search::new(&even, all, 1).smallest(&orders);
-    let mut leanest = found(&smallest)?;
-    // What chance has missed by a little, it may find from other numbers: a budget that was named once is met again.
-    for seed in 1..SEEDS {
-        let near = Bytes((budget.0 as f64 * NEAR) as u64);
-        if leanest.peak() <= budget || leanest.peak() > near {
-            break;
-        }
-        let mut search = Search::new(&even, all, 1);
-        search.random = Random(seed);
-        let other = search.smallest(&orders);
-        let other_found = found(&other)?;
-        if other_found.peak() < leanest.peak() {
-            (smallest, leanest) = (other, other_found);
-        }
-    }
-    if leanest.peak() > budget {
-        return Ok(Err(Box::new(leanest)));
-    }
-    let improved = Search::new(&net, all, effort).within(&[smallest]);
-    let improved = improved.map(|order| found(&order)).transpose()?;
-    let improved = improved.filter(|found| found.peak() <= budget);
-    Ok(Ok(improved.unwrap_or(leanest)))
+    Ok(None)
+}
+
+/// The program with the smallest peak that is found, starting from the recorded order or another program.
+pub(crate) fn smallest(
+    graph: &Graph,
+    host: Bytes,
+    starts: &[Found],
+) -> Result<Program, GraphError> {
+    let net = Net::new(graph)?;
+    let room = Room {
+        device: i64::MAX,
+        host: bytes(host),
+    };
+    let order = Search::new(&net, room, 1).smallest(&net.orders(starts));
+    net.program(graph, &order)
+}
+
+/// As a signed number, for differences.
+fn bytes(bytes: Bytes) -> i64 {
+    bytes.0.min(i64::MAX as u64) as i64
 }
 
 struct Search<'a> {

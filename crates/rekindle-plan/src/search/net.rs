@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::graph::{Graph, GraphError, Operation, OperationId, Program, TensorId, Transfer};
+use crate::graph::{Found, Graph, GraphError, Operation, OperationId, Program, TensorId, Transfer};
 
 /// An operation.
 #[derive(Clone, Default)]
@@ -30,7 +30,6 @@ pub(super) struct Op {
 }
 
 /// What an operation makes and others read: a tensor with its views.
-#[derive(Clone)]
 pub(super) struct Value {
     pub(super) bytes: [i64; 2],
     pub(super) maker: u32,
@@ -47,7 +46,6 @@ pub(super) struct Transfers {
 }
 
 /// The contracted graph.
-#[derive(Clone)]
 pub(super) struct Net {
     /// Those that were recorded, the transfers, and the last operation, which alone has no number in the graph.
     pub(super) ops: Vec<Op>,
@@ -81,21 +79,15 @@ impl Net {
         Ok(contracted.net(&recorded))
     }
 
-    /// The same net with operations of equal times.
-    pub(super) fn even(&self) -> Net {
-        let mut even = self.clone();
-        for op in &mut even.ops {
-            op.seconds = 1e-6;
-        }
-        even
-    }
-
-    /// The operations of a program, and the last one.
-    pub(super) fn order(&self, program: &Program) -> Vec<u32> {
+    /// The operations of each program, and the last one.
+    pub(super) fn orders(&self, programs: &[Found]) -> Vec<Vec<u32>> {
         let numbers: HashMap<OperationId, u32> = self.ids.iter().copied().zip(0..).collect();
-        let known = program.operations().iter();
-        let known = known.filter_map(|id| numbers.get(id).copied());
-        known.chain([self.ids.len() as u32]).collect()
+        let orders = programs.iter().map(|found| {
+            let known = found.program.operations().iter();
+            let known = known.filter_map(|id| numbers.get(id).copied());
+            known.chain([self.ids.len() as u32]).collect()
+        });
+        orders.collect()
     }
 
     /// The program of a list of operations: views run directly before they are read, again where their base is made anew.

@@ -363,7 +363,7 @@ pub(super) fn planned<A>(
             let smallest = peak.max(peak - takes + measuring);
             return Err(RecordError::Infeasible {
                 budget: planning.budget.unwrap_or(Bytes::MAX),
-                smallest: with_reserve(smallest + Bytes(smallest.0 / 32)),
+                smallest: with_reserve(smallest + Bytes(smallest.0 / 64)),
                 floor,
             });
         }
