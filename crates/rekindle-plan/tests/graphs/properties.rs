@@ -182,6 +182,29 @@ fn time_hardly_ever_rises_with_the_budget() {
     }
 }
 
+/// A budget that a refusal names is met, though times are measured anew each time.
+#[test]
+fn the_smallest_peak_depends_on_sizes_alone() {
+    let mut random = Sequence(11);
+    let mut graphs: Vec<Graph> = (0..10).map(|_| any(&mut random, 14)).collect();
+    graphs.extend([residual(&mut random, 5, 4), unet(3, false), equal_steps(40)]);
+    for graph in &mut graphs {
+        let smallest = leanest(graph).simulated.peak;
+        for operation in &mut graph.operations {
+            operation.seconds.0 *= 1.0 + random.below(100) as f64 / 50.0;
+        }
+        for refused in [9, 6].map(|tenths| Bytes(smallest.0 * tenths / 10)) {
+            match plan_graph(graph, &Request::within(refused)) {
+                Err(GraphPlanError::Infeasible { leanest, .. }) => {
+                    assert_eq!(leanest.simulated.peak, smallest);
+                }
+                other => panic!("{refused} of {smallest}: {other:?}"),
+            }
+        }
+        plan_graph(graph, &Request::within(smallest)).unwrap();
+    }
+}
+
 #[test]
 fn a_graph_without_operations_takes_its_fixed_bytes() {
     let graph = Graph {
