@@ -125,15 +125,6 @@ fn free() -> u64 {
     }
 }
 
-/// The first of `names` that exists as a file in `folder`; for each, the plain file before `.gz`.
-pub(super) fn find(folder: &Path, names: &[&str]) -> Option<PathBuf> {
-    names.iter().find_map(|name| {
-        let plain = folder.join(name);
-        let packed = folder.join(format!("{name}.gz"));
-        [plain, packed].into_iter().find(|path| path.is_file())
-    })
-}
-
 /// Fails if `folder` is not a folder that can be listed.
 pub(super) fn require_folder(folder: &Path) -> Result<(), FileError> {
     fs::read_dir(folder)

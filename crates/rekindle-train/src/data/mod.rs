@@ -2,7 +2,7 @@
 //!
 //! - [`settings`]: where samples come from, as plain values
 //! - [`dataset`]: the interface of every source: number of samples, their shape, and batches
-//! - [`text`], [`mnist`] (over [`idx`] files), [`cifar10`], [`synthetic`]: the sources
+//! - [`text`], `images` (MNIST and CIFAR-10), [`synthetic`]: the sources
 //! - [`split`]: opens a source and sets samples apart for evaluation
 //! - [`permutation`] and [`batches`]: the samples of each step; `ahead` builds the next one meanwhile
 //! - [`error`]: errors, and whether their cause is the system or the content
@@ -10,13 +10,10 @@
 pub(crate) mod ahead;
 pub mod batch;
 pub mod batches;
-pub mod cifar10;
 pub mod dataset;
 pub mod error;
 mod file;
-pub mod idx;
 mod images;
-pub mod mnist;
 pub mod permutation;
 pub mod settings;
 pub mod split;

@@ -5,7 +5,12 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{cifar10, dataset::TargetKind, images::CLASSES, mnist, text, text::Predict};
+use super::{
+    dataset::TargetKind,
+    images::{CIFAR10, CLASSES, MNIST},
+    text,
+    text::Predict,
+};
 use crate::{
     model::spec::SampleShape,
     settings::{AT_LEAST_1, Invalid, first_invalid},
@@ -108,8 +113,8 @@ impl Source {
     pub fn sample_shape(&self) -> SampleShape {
         match self {
             Self::Text { window, .. } => SampleShape::tokens([*window]),
-            Self::Mnist { .. } => SampleShape::float(mnist::DIMS),
-            Self::Cifar10 { .. } => SampleShape::float(cifar10::DIMS),
+            Self::Mnist { .. } => SampleShape::float(MNIST),
+            Self::Cifar10 { .. } => SampleShape::float(CIFAR10),
             Self::Synthetic {
                 shape, vocab: None, ..
             } => SampleShape::float(shape.as_slice()),

@@ -6,11 +6,9 @@ use serde_json::{Value, json};
 
 use super::{
     batch::Batch,
-    cifar10,
     dataset::{Dataset, TargetKind},
     error::DataError,
-    images::Images,
-    mnist,
+    images::{self, Images},
     permutation::Permutation,
     settings::Source,
     synthetic::Synthetic,
@@ -53,8 +51,8 @@ pub fn open(source: &Source, share: f64, seed: u64) -> Result<Split, DataError> 
                 eval: eval.map(|eval| Arc::new(eval) as Arc<dyn Dataset>),
             })
         }
-        Source::Mnist { folder } => official(mnist::open(folder)?, share, seed),
-        Source::Cifar10 { folder } => official(cifar10::open(folder)?, share, seed),
+        Source::Mnist { folder } => official(images::mnist(folder)?, share, seed),
+        Source::Cifar10 { folder } => official(images::cifar10(folder)?, share, seed),
         Source::Synthetic {
             shape,
             vocab,

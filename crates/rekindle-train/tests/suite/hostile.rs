@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use proptest::prelude::*;
 use rekindle_plan::Request;
 use rekindle_train::{
-    data::{idx, open, settings::Source},
+    data::{open, settings::Source},
     record::RunRecord,
     session::{Job, ScheduleRequest, run},
     settings::OptimizerKind,
@@ -57,12 +57,19 @@ proptest! {
     fn damaged_idx_files_are_read_or_refused(edits in edits(), packed in any::<bool>()) {
         let folder = TempDir::new().expect("a folder");
         // What is unpacked from random bytes is an error of the decoder.
-        let path = folder.path().join(if packed { "images.gz" } else { "images" });
-        write(&path, &edited(&images(), &edits));
-        if let Ok(images) = idx::read_images(&path) {
-            prop_assert_eq!(images.count() * images.rows * images.cols, images.pixels.len());
+        let end = if packed { ".gz" } else { "" };
+        let path = |kind: &str| folder.path().join(format!("train-{kind}-ubyte{end}"));
+        let (images, labels) = (images(), vec![0, 0, 8, 1, 0, 0, 0, 3, 0, 1, 2]);
+        let damaged = [edited(&images, &edits), edited(&labels, &edits)];
+        for (images, labels) in [(&damaged[0], &labels), (&images, &damaged[1])] {
+            write(&path("images-idx3"), images);
+            write(&path("labels-idx1"), labels);
+            let source = Source::Mnist { folder: folder.path().into() };
+            if let Ok(split) = open(&source, 0.0, 1) {
+                let last = split.train.len() - 1;
+                prop_assert_eq!(split.train.batch(&[last]).predictions(), 1);
+            }
         }
-        let _ = idx::read_labels(&path);
     }
 
     #[test]
