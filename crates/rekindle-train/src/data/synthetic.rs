@@ -48,13 +48,6 @@ pub(super) struct Synthetic {
     teacher: Vec<f32>,
 }
 
-/// A value of a sample.
-#[derive(Clone, Copy)]
-enum Cell {
-    Number(f32),
-    Token(i32),
-}
-
 impl Synthetic {
     /// Checks the sizes and draws the teacher.
     pub(super) fn new(
@@ -108,28 +101,26 @@ impl Synthetic {
         })
     }
 
-    fn value(&self, rng: &mut ChaCha8Rng) -> Cell {
+    /// Draws a number or a token id: both are exact in an `f64`.
+    fn value(&self, rng: &mut ChaCha8Rng) -> f64 {
         match self.vocab {
-            None => Cell::Number(unit_variance(rng)),
-            Some(vocab) => Cell::Token(rng.random_range(0..vocab as u32) as i32),
+            None => unit_variance(rng).into(),
+            Some(vocab) => rng.random_range(0..vocab as u32).into(),
         }
     }
 
     /// A value of a class, from its prototype and noise.
-    fn noisy(&self, shown: &mut ChaCha8Rng, noise: &mut ChaCha8Rng) -> Cell {
-        match (self.value(shown), self.value(noise)) {
-            (Cell::Number(shown), Cell::Number(noise)) => {
-                Cell::Number(0.5f32.sqrt() * (shown + noise))
-            }
-            (shown, other) => match noise.random::<bool>() {
-                true => shown,
-                false => other,
-            },
+    fn noisy(&self, prototype: &mut ChaCha8Rng, noise: &mut ChaCha8Rng) -> f64 {
+        let (shown, other) = (self.value(prototype), self.value(noise));
+        match self.vocab {
+            None => (0.5f32.sqrt() * (shown as f32 + other as f32)).into(),
+            Some(_) if noise.random::<bool>() => shown,
+            Some(_) => other,
         }
     }
 
     /// Draws a sample, and adds its target to those before.
-    fn sample(&self, index: usize, targets: &mut Targets) -> Vec<Cell> {
+    fn sample(&self, index: usize, targets: &mut Targets) -> Vec<f64> {
         assert!(index < self.samples, "sample {index} of {}", self.samples);
         let mut rng = stream(self.seed, SAMPLES + index as u64);
         let places = 0..self.shape.iter().product();
@@ -142,19 +133,21 @@ impl Synthetic {
                 values.collect()
             }
             (TargetKind::TokenClasses(classes), Targets::Classes(drawn)) => {
-                let sample: Vec<Cell> = places.map(|_| self.value(&mut rng)).collect();
-                drawn.extend(sample.iter().map(|value| {
-                    let (id, _) = weight(0, value);
+                let sample: Vec<f64> = places.map(|_| self.value(&mut rng)).collect();
+                drawn.extend(sample.iter().map(|&id| {
                     let mut rng = stream(self.seed, PROTOTYPES + id as u64);
                     rng.random_range(0..classes as u32) as i32
                 }));
                 sample
             }
             (TargetKind::Values(width), Targets::Values { values: drawn, .. }) => {
-                let sample: Vec<Cell> = places.map(|_| self.value(&mut rng)).collect();
+                let sample: Vec<f64> = places.map(|_| self.value(&mut rng)).collect();
                 let mut target = vec![0.0; width];
-                for (place, value) in sample.iter().enumerate() {
-                    let (row, times) = weight(place, value);
+                for (place, &value) in sample.iter().enumerate() {
+                    let (row, times) = match self.vocab {
+                        None => (place, value as f32),
+                        Some(_) => (value as usize, 1.0),
+                    };
                     let row = &self.teacher[row * width..(row + 1) * width];
                     for (sum, weight) in target.iter_mut().zip(row) {
                         *sum += times * weight;
@@ -165,14 +158,6 @@ impl Synthetic {
             }
             _ => unreachable!("a data set has one kind of target"),
         }
-    }
-}
-
-/// The teacher's row for a value at a place, and its factor.
-fn weight(place: usize, value: &Cell) -> (usize, f32) {
-    match value {
-        Cell::Number(number) => (place, *number),
-        Cell::Token(id) => (*id as usize, 1.0),
     }
 }
 
@@ -206,22 +191,17 @@ impl Dataset for Synthetic {
             }
         };
         let size = shape.iter().product();
-        let (mut numbers, mut ids) = match self.vocab {
-            None => (Vec::with_capacity(size), Vec::new()),
-            Some(_) => (Vec::new(), Vec::with_capacity(size)),
+        let mut inputs = match self.vocab {
+            None => Inputs::Floats(Vec::with_capacity(size)),
+            Some(_) => Inputs::Tokens(Vec::with_capacity(size)),
         };
         for &index in indices {
-            for value in self.sample(index, &mut targets) {
-                match value {
-                    Cell::Number(number) => numbers.push(number),
-                    Cell::Token(id) => ids.push(id),
-                }
+            let sample = self.sample(index, &mut targets).into_iter();
+            match &mut inputs {
+                Inputs::Floats(numbers) => numbers.extend(sample.map(|value| value as f32)),
+                Inputs::Tokens(ids) => ids.extend(sample.map(|value| value as i32)),
             }
         }
-        let inputs = match self.vocab {
-            None => Inputs::Floats(numbers),
-            Some(_) => Inputs::Tokens(ids),
-        };
         Batch {
             shape,
             inputs,
