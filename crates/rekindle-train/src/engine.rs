@@ -8,7 +8,7 @@ use super::{
     train_error::TrainError,
 };
 use crate::model::{stage::Stage, value::Value};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use rekindle::{
     dtype::Dtype,
     record::{Output, Step, Update},
@@ -31,26 +31,23 @@ pub(crate) fn step_batch(
     dtype: Dtype,
     scaler: &LossScaler,
     device: &Device,
-) -> Result<StepBatch, TrainError> {
-    let (input, targets) = to_device(batch, dtype, device)?;
-    Ok((input, targets, scaler.tensor(device)))
+) -> StepBatch {
+    let (input, targets) = to_device(batch, dtype, device);
+    (input, targets, scaler.tensor(device))
 }
 
 /// Moves a batch to the device, its inputs in the model's type.
 ///
-/// # Errors
+/// # Panics
 ///
 /// If its values do not fill its shape.
-pub fn to_device(
-    batch: Batch,
-    dtype: Dtype,
-    device: &Device,
-) -> Result<(Value, TargetTensor), TrainError> {
+#[must_use]
+pub fn to_device(batch: Batch, dtype: Dtype, device: &Device) -> (Value, TargetTensor) {
     let input = match batch.inputs {
         Inputs::Floats(numbers) => {
-            Value::from_floats(numbers, &batch.shape, (device, DType::from(dtype.float())))?
+            Value::from_floats(numbers, &batch.shape, (device, DType::from(dtype.float())))
         }
-        Inputs::Tokens(ids) => Value::from_tokens(ids, &batch.shape, device)?,
+        Inputs::Tokens(ids) => Value::from_tokens(ids, &batch.shape, device),
     };
     let targets = match batch.targets {
         Targets::Classes(classes) => {
@@ -58,11 +55,11 @@ pub fn to_device(
         }
         Targets::Values { values, width } => {
             let shape = [values.len() / width.max(1), width];
-            let values = Value::from_floats(values, &shape, (device, DType::F32))?;
-            TargetTensor::Values(values.into_float2())
+            let values = TensorData::new(values, shape);
+            TargetTensor::Values(Tensor::from_data(values, (device, DType::F32)))
         }
     };
-    Ok((input, targets))
+    (input, targets)
 }
 
 /// What a part of a batch gives. Its loss is scaled, as its gradients are.

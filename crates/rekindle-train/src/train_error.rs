@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     device::{device_fault, refused_kernel},
-    model::{spec::SampleShape, value::ValueError},
+    model::spec::SampleShape,
 };
 use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
 
@@ -21,9 +21,6 @@ pub enum TrainError {
         /// The shape.
         got: SampleShape,
     },
-    /// The batch does not fit the model.
-    #[error(transparent)]
-    Shape(#[from] ValueError),
     /// The next batch could not be built.
     #[error("the next batch cannot be built: {0}")]
     Batch(String),

@@ -124,7 +124,7 @@ impl Trial<'_> {
     /// The median time to record all parts of a step.
     fn recording(&self) -> Result<Seconds, RunError> {
         let parts = self.job.settings.accumulate;
-        let batch = self.built.first_part(self.job, &self.device)?;
+        let batch = self.built.first_part(self.job, &self.device);
         let mut times = StepTimes::new();
         for round in 0..RECORDINGS {
             let started = Instant::now();
@@ -146,7 +146,7 @@ impl Trial<'_> {
         for step in 0..settings.steps {
             let samples = self.built.batches.step(step);
             let batch = train.batch(&samples[..settings.micro_batch()]);
-            let batch = step_batch(batch, settings.dtype, &optimizer.scaler, &self.device)?;
+            let batch = step_batch(batch, settings.dtype, &optimizer.scaler, &self.device);
             let seed = StepSeed::new(settings.seed, step as u64);
             let rate = settings.rate_at(step);
             let (loss, gradients) = match engine {

@@ -109,9 +109,12 @@ impl Layer for Stage {
     ///
     /// If one sample of the input does not have the shape for which the stage was built.
     fn forward(&self, input: Value) -> Value {
-        if let Err(error) = input.check(&self.input) {
-            panic!("a stage ran on a value that it was not built for: {error}");
-        }
+        let got = input.sample_shape();
+        assert!(
+            got == self.input,
+            "a stage ran on a value that it was not built for: one sample has the shape {got}, but {} is wanted",
+            self.input
+        );
         match (self.deferred, self.ops.split_last()) {
             (Some(loss), Some((last, before))) => {
                 defer(last, run(before, input, self.synchronised), loss)

@@ -52,11 +52,6 @@ impl Projection {
     }
 }
 
-/// The error of a value with an unexpected shape.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ValueError(String);
-
 /// Evaluates an expression for the tensor inside a value, for any rank and elements.
 macro_rules! with_tensor {
     ($value:expr, $tensor:ident => $body:expr, $projection:ident => $deferred:expr) => {
@@ -117,40 +112,33 @@ variant!(
 impl Value {
     /// Numbers, row-major, of shape `shape` with the batch first; rounded on the host where the options have a type.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// A rank that has no variant, or a count that does not fill the shape.
+    /// If they do not fill the shape, or it has not two to four dimensions.
+    #[must_use]
     pub fn from_floats(
         values: Vec<f32>,
         shape: &[usize],
         options: impl Into<TensorCreationOptions>,
-    ) -> Result<Self, ValueError> {
-        check_count(values.len(), shape)?;
+    ) -> Self {
         let data = TensorData::new(values, shape.to_vec());
         match shape.len() {
-            2 => Ok(Self::Float2(Tensor::from_data(data, options))),
-            3 => Ok(Self::Float3(Tensor::from_data(data, options))),
-            4 => Ok(Self::Float4(Tensor::from_data(data, options))),
-            _ => Err(no_variant(shape)),
+            2 => Self::Float2(Tensor::from_data(data, options)),
+            3 => Self::Float3(Tensor::from_data(data, options)),
+            4 => Self::Float4(Tensor::from_data(data, options)),
+            _ => panic!("numbers have two to four dimensions with the batch, not {shape:?}"),
         }
     }
 
     /// Token ids, row-major, of shape `shape` with the batch first.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// See [`from_floats`](Self::from_floats).
-    pub fn from_tokens(
-        ids: Vec<i32>,
-        shape: &[usize],
-        device: &Device,
-    ) -> Result<Self, ValueError> {
-        check_count(ids.len(), shape)?;
+    /// If they do not fill the shape, or it has not two dimensions.
+    #[must_use]
+    pub fn from_tokens(ids: Vec<i32>, shape: &[usize], device: &Device) -> Self {
         let data = TensorData::new(ids, shape.to_vec());
-        match shape.len() {
-            2 => Ok(Self::Tokens(Tensor::from_data(data, device))),
-            _ => Err(no_variant(shape)),
-        }
+        Self::Tokens(Tensor::from_data(data, device))
     }
 
     /// Sizes of all dimensions, the batch first.
@@ -163,37 +151,16 @@ impl Value {
         )
     }
 
-    /// Whether it holds numbers or token ids.
-    #[must_use]
-    pub fn kind(&self) -> ElementKind {
-        match self {
-            Self::Tokens(_) => ElementKind::Token,
-            _ => ElementKind::Float,
-        }
-    }
-
     /// Shape of one sample.
     #[must_use]
     pub fn sample_shape(&self) -> SampleShape {
         SampleShape {
-            kind: self.kind(),
+            kind: match self {
+                Self::Tokens(_) => ElementKind::Token,
+                _ => ElementKind::Float,
+            },
             dims: self.dims().split_off(1),
         }
-    }
-
-    /// Checks the shape of one sample.
-    ///
-    /// # Errors
-    ///
-    /// Where it is another.
-    pub fn check(&self, wanted: &SampleShape) -> Result<(), ValueError> {
-        let got = self.sample_shape();
-        if got == *wanted {
-            return Ok(());
-        }
-        Err(ValueError(format!(
-            "one sample has the shape {got}, but {wanted} is wanted"
-        )))
     }
 
     /// The numbers `[rows, values]`: a row for each sample, or for each place of each sample.
@@ -217,24 +184,6 @@ impl Value {
             other => other.into_float2().into(),
         }
     }
-}
-
-fn check_count(given: usize, shape: &[usize]) -> Result<(), ValueError> {
-    let wanted = shape
-        .iter()
-        .try_fold(1_usize, |product, &size| product.checked_mul(size));
-    if wanted == Some(given) {
-        return Ok(());
-    }
-    Err(ValueError(format!(
-        "{given} values do not fill the shape {shape:?}"
-    )))
-}
-
-fn no_variant(shape: &[usize]) -> ValueError {
-    ValueError(format!(
-        "a tensor of shape {shape:?} is not a value: numbers have two to four dimensions, token ids two, the batch first"
-    ))
 }
 
 impl TensorTree for Value {

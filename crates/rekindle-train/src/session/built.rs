@@ -82,10 +82,8 @@ impl Built {
         tell: &mut Tell<'_>,
     ) -> Result<Engine, RunError> {
         let settings = job.settings;
-        let first = self
-            .evaluate_last(job, device)
-            .and_then(|()| self.first_part(job, device));
-        let batch = job.ranks.settled(first.map_err(RunError::from))?;
+        self.evaluate_last(job, device);
+        let batch = self.first_part(job, device);
         let loss = loss_of_part(settings.accumulate);
         // The indices of a step's samples, and the sum of gradients of earlier parts, which is kept while the next part
         // runs.
@@ -165,11 +163,7 @@ impl Built {
     }
 
     /// The batch for measuring: the rank's first part of the run's first batch.
-    pub(crate) fn first_part(
-        &self,
-        job: &Job<'_>,
-        device: &Device,
-    ) -> Result<StepBatch, TrainError> {
+    pub(crate) fn first_part(&self, job: &Job<'_>, device: &Device) -> StepBatch {
         let samples = self.batches.step(0);
         let batch = &samples[job.part()][..job.micro_batch()];
         let batch = job.train.batch(batch);
@@ -179,17 +173,16 @@ impl Built {
 
     /// Runs the last batch of an evaluation, with the remaining samples: fewer may use other kernels, or another thread whose
     /// scratch memory stays allocated.
-    fn evaluate_last(&self, job: &Job<'_>, device: &Device) -> Result<(), TrainError> {
+    fn evaluate_last(&self, job: &Job<'_>, device: &Device) {
         let Some(data) = job.eval else {
-            return Ok(());
+            return;
         };
         let mut batches = in_order(job.ranks.part(data.len()), job.micro_batch());
         if let Some(samples) = batches.next_back() {
             let device = device.clone().without_autodiff();
-            let (input, targets) = to_device(data.batch(&samples), job.settings.dtype, &device)?;
+            let (input, targets) = to_device(data.batch(&samples), job.settings.dtype, &device);
             drop(targets.compared(self.model.valid().forward(input)));
         }
-        Ok(())
     }
 }
 
