@@ -4,7 +4,7 @@
 //! file is opened.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write},
     marker::PhantomData,
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     file_error::FileError,
     record::{EvalRecord, StepRecord},
-    replace::check_regular,
+    replace::open_regular,
 };
 
 /// Maximum bytes of lines that wait while the disk is full: about 250 steps. Later lines are lost.
@@ -87,16 +87,7 @@ impl<R: Row> History<R> {
         done: usize,
         mut each: impl FnMut(&R),
     ) -> Result<Self, FileError> {
-        check_regular(path).map_err(FileError::refused(path, "written"))?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        let opened = match options.open(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                options.create_new(true).open(path)
-            }
-            other => other,
-        };
-        let file = opened.map_err(FileError::refused(path, "written"))?;
+        let file = open_regular(path).map_err(FileError::refused(path, "written"))?;
         let (len, stopped) = scan(path, &file, |row: Option<R>| {
             let done = row.filter(|row| row.step() <= done);
             done.inspect(&mut each).is_some()
@@ -253,21 +244,6 @@ mod tests {
         assert_eq!(seen, [1, 2, 3].map(step));
         history.append(&step(4)).unwrap();
         assert_eq!(read::<StepRecord>(&path).unwrap(), [1, 2, 3, 4].map(step));
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_link_in_place_of_a_history_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let [path, precious] = ["history.csv", "precious"].map(|name| folder.path().join(name));
-        fs::write(&precious, b"short").unwrap();
-        std::os::unix::fs::symlink(&precious, &path).unwrap();
-        let error = History::<StepRecord>::open(&path, 0, |_| ()).unwrap_err();
-        assert!(
-            error.to_string().contains("it is not a regular file"),
-            "{error}"
-        );
-        assert_eq!(fs::read(&precious).unwrap(), b"short");
     }
 
     #[test]

@@ -54,11 +54,17 @@ pub(super) fn remove_remains(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails if the path exists and is not a regular file, for example a link. Call this before opening it for writing.
-pub(super) fn check_regular(path: &Path) -> io::Result<()> {
+/// Opens a file to be read and written in place, and creates it if it does not exist. Fails if the path is not a regular
+/// file, for example a link.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     match path.symlink_metadata() {
         Ok(there) if !there.is_file() => Err(io::Error::other("it is not a regular file")),
-        _ => Ok(()),
+        _ => File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path),
     }
 }
 
@@ -110,6 +116,8 @@ mod tests {
             symlink(&precious, folder.path().join(planted)).unwrap();
         }
         replace(&path, |out| out.write_all(b"new")).unwrap();
+        let error = open_regular(&folder.path().join("file.new")).unwrap_err();
+        assert_eq!(error.to_string(), "it is not a regular file");
         assert_eq!(fs::read(&precious).unwrap(), b"precious");
         assert!(path.symlink_metadata().unwrap().is_file());
         // Readable to whom new files are.

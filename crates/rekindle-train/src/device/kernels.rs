@@ -27,7 +27,7 @@ use std::{
 };
 
 use super::DeviceInfo;
-use crate::checksum::checksum;
+use crate::{checksum::checksum, replace::open_regular};
 
 const DATABASE: [&str; 3] = ["kernels.db", "kernels.db-wal", "chosen"];
 const SEAL: &str = "seal";
@@ -101,12 +101,7 @@ struct Kernels {
 impl Kernels {
     fn open(folder: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
-        let path = folder.join(LOCK);
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)?;
+        let lock = open_regular(&folder.join(LOCK))?;
         let kernels = Self { folder, lock };
         match kernels.lock.try_lock() {
             Ok(()) => {
