@@ -4,7 +4,7 @@
 //! - [`dataset`]: the interface of every source: number of samples, their shape, and batches
 //! - [`text`], `images` (MNIST and CIFAR-10), [`synthetic`]: the sources
 //! - [`split`]: opens a source and sets samples apart for evaluation
-//! - [`permutation`] and [`batches`]: the samples of each step; `ahead` builds the next one meanwhile
+//! - [`batches`]: the samples of each step; `ahead` builds the next one meanwhile
 //! - [`error`]: errors, and whether their cause is the system or the content
 
 pub(crate) mod ahead;
@@ -14,7 +14,6 @@ pub mod dataset;
 pub mod error;
 mod file;
 mod images;
-pub mod permutation;
 pub mod settings;
 pub mod split;
 pub mod synthetic;

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::{
     batch::Batch,
+    batches::Permutation,
     dataset::{Dataset, TargetKind},
     error::DataError,
     images::{self, Images},
-    permutation::Permutation,
     settings::Source,
     synthetic::Synthetic,
     text,
