@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     device::{DeviceId, OpenDevice, open},
-    model::{stage::Stage, tie::tie},
+    model::stage::{Stage, tie},
 };
 use rekindle::{
     record::{Optimizer as _, Update, record},

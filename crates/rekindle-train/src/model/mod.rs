@@ -11,7 +11,6 @@
 //! | [`shape`] | the shape of every activation |
 //! | [`stages`] | the stages that a schedule keeps or recomputes |
 //! | [`stage`] | a [`Stage`](stage::Stage) and its modules' forward |
-//! | `tie` | one weight for embedding and output |
 //! | [`value`] | the activation that flows between the stages |
 //! | `window` | sizes of convolution and pooling windows |
 
@@ -26,6 +25,5 @@ pub mod shape_error;
 pub mod spec;
 pub mod stage;
 pub mod stages;
-pub(crate) mod tie;
 pub mod value;
 mod window;

@@ -1,7 +1,7 @@
 //! A stage of a model that is known only at run time: burn's modules, one for each of its layers.
 
 use burn::{
-    module::Module,
+    module::{Module, Param},
     nn::{
         BatchNorm, Dropout, Embedding, Gelu, LayerNorm, Linear, Relu, Tanh,
         attention::{MhaInput, MultiHeadAttention, generate_autoregressive_mask},
@@ -15,7 +15,9 @@ use super::{
     spec::SampleShape,
     value::{Projection, Value},
 };
-use rekindle::{ChunkedCrossEntropy, layer::Layer, synchronised_batch_norm};
+use rekindle::{
+    ChunkedCrossEntropy, layer::Layer, sequential::Sequential, synchronised_batch_norm,
+};
 
 /// A layer's module; [`LayerSpec`](super::spec::LayerSpec) says what each kind computes.
 #[derive(Module, Debug)]
@@ -77,15 +79,6 @@ impl Stage {
             deferred: None,
             synchronised: false,
         }
-    }
-
-    /// The modules of its layers, in order.
-    pub(super) fn ops(&self) -> &[Op] {
-        &self.ops
-    }
-
-    pub(super) fn ops_mut(&mut self) -> &mut [Op] {
-        &mut self.ops
     }
 
     /// Leaves its last layer to the loss, if that is a projection.
@@ -223,5 +216,44 @@ fn add(skip: Value, value: Value) -> Value {
         Value::Float2(tensor) => (skip.into_float2() + tensor).into(),
         Value::Float3(tensor) => (skip.into_float3() + tensor).into(),
         other => (skip.into_float4() + other.into_float4()).into(),
+    }
+}
+
+/// Sets the weight of projections that share the embedding's weight (Press & Wolf 2017, arXiv 1608.05859) to that weight.
+///
+/// Both are separate modules with the same parameter id: recordings sum their gradients. burn's clones share a tensor
+/// only until one of them is updated, so a run [unties](untie) them before an update and ties them again after it: then
+/// the old weight is not kept beside the new one.
+pub(crate) fn tie(model: &mut Sequential<Stage>) {
+    let mut ops = model.layers().iter().flat_map(|stage| &stage.ops);
+    let embedding = ops.find_map(|op| match op {
+        Op::Embedding(embedding) => Some(embedding.weight.clone()),
+        _ => None,
+    });
+    if let Some(weight) = embedding {
+        for_each_tied(model, |tied| tied.weight = weight.clone());
+    }
+}
+
+/// Leaves the weight only in the embedding: no forward may run until they are [tied](tie) again.
+pub(crate) fn untie(model: &mut Sequential<Stage>) {
+    for_each_tied(model, |tied| {
+        let (id, device) = (tied.weight.id, tied.weight.device());
+        tied.weight = Param::initialized(id, Tensor::empty([0, 0], &device));
+    });
+}
+
+fn for_each_tied(model: &mut Sequential<Stage>, mut change: impl FnMut(&mut Embedding)) {
+    fn in_list(ops: &mut [Op], change: &mut dyn FnMut(&mut Embedding)) {
+        for op in ops {
+            match op {
+                Op::Unembedding(tied) => change(tied),
+                Op::Residual(layers) => in_list(layers, change),
+                _ => {}
+            }
+        }
+    }
+    for stage in model.layers_mut() {
+        in_list(&mut stage.ops, &mut change);
     }
 }

@@ -11,7 +11,7 @@ use super::{
     step::StepReport,
 };
 use crate::{
-    data::ahead::Ahead, device::probe, finite, model::tie::tie, optimizer::AnyOptimizer,
+    data::ahead::Ahead, device::probe, finite, model::stage::tie, optimizer::AnyOptimizer,
     shortage::Shortage, tracker::TrackedPass, train_error::TrainError,
 };
 use rekindle::{

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     device::{DeviceId, OpenDevice},
     fingerprint::fingerprint,
-    model::tie::tie,
+    model::stage::tie,
     optimizer::AnyOptimizer,
     record::StepRecord,
     run_dir::{RunDir, RunFiles},

@@ -21,10 +21,7 @@ use super::{Session, parts::Parts};
 use crate::{
     data::batch::Batch,
     finite,
-    model::{
-        stage::Stage,
-        tie::{tie, untie},
-    },
+    model::stage::{Stage, tie, untie},
     nonfinite::NonFinite,
     ranks::Tally,
     record::StepRecord,
