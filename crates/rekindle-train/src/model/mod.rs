@@ -5,7 +5,7 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`spec`] | a [`ModelSpec`](spec::ModelSpec): what the user wrote |
-//! | [`build`](mod@build) | each layer in turn: its shape, or a [`ShapeError`](shape_error::ShapeError) that names it, and its module |
+//! | [`build`](mod@build) | each layer in turn: its shape, or a [`ShapeError`](shape::ShapeError) that names it, and its module |
 //! | `kinds` | what each kind of layer needs and makes: output, parameters, module |
 //! | `maker`, `init`, `mirror` | the parameters' first values |
 //! | [`shape`] | the shape of every activation |
@@ -21,7 +21,6 @@ mod maker;
 mod mirror;
 mod rules;
 pub mod shape;
-pub mod shape_error;
 pub mod spec;
 pub mod stage;
 pub mod stages;

@@ -1,4 +1,5 @@
-//! Shapes of all activations of a model. The batch dimension is never part of a shape here.
+//! Shapes of all activations of a model, and the error of a layer that cannot take its input. The batch dimension is
+//! never part of a shape here.
 //!
 //! One sample of an activation has one to three dimensions, so that tensors have two to four with the batch.
 
@@ -54,5 +55,32 @@ impl LayerShape {
     pub(super) fn param_sum<'a>(layers: impl IntoIterator<Item = &'a Self>) -> u64 {
         let counts = layers.into_iter().map(|layer| layer.param_count);
         counts.fold(0, u64::saturating_add)
+    }
+}
+
+/// An invalid layer: its settings are wrong, or do not fit its input.
+///
+/// Reads as `layer 2 (conv2d) got [784]: it needs [channels, height, width]; ...`, and inside residuals `layer 3.0.1`.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{} got {got}: {problem}", self.place())]
+pub struct ShapeError {
+    /// The layer: its index in the model's list, then that inside each residual around it, from 0. Empty for the model.
+    pub path: Vec<usize>,
+    /// The layer's name in a config; `model` if the model itself is wrong.
+    pub kind: &'static str,
+    /// The shape that reaches the layer.
+    pub got: SampleShape,
+    /// The problem, and what the layer requires instead.
+    pub problem: String,
+}
+
+impl ShapeError {
+    fn place(&self) -> String {
+        let indices: Vec<String> = self.path.iter().map(ToString::to_string).collect();
+        if indices.is_empty() {
+            self.kind.to_owned()
+        } else {
+            format!("layer {} ({})", indices.join("."), self.kind)
+        }
     }
 }

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::OutOfMemory;
 use crate::{
-    data::DataError, device::Unavailable, file_error::FileError, model::shape_error::ShapeError,
+    data::DataError, device::Unavailable, file_error::FileError, model::shape::ShapeError,
     nonfinite::NonFinite, train_error::TrainError,
 };
 use rekindle::record::RecordError;

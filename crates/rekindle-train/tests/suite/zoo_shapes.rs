@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use rekindle_train::model::{
-    shape_error::ShapeError,
+    shape::ShapeError,
     spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
 };
 
