@@ -7,7 +7,7 @@
 use burn::tensor::Device;
 
 use super::{
-    kinds::{Embedded, Make, Placed, place},
+    kinds::{Make, Placed, place},
     maker::Maker,
     rules::{NO_LAYERS, check_sample},
     shape::{ModelShape, ShapeError},
@@ -58,8 +58,7 @@ impl ModelSpec {
         if self.layers.is_empty() {
             return Err(of_the_model(NO_LAYERS.into()));
         }
-        let embedded = Embedded::of(&self.layers);
-        let placed = place_all(&self.layers, &self.input, embedded, &mut Vec::new())?;
+        let placed = place_all(&self.layers, &self.input, &self.layers, &mut Vec::new())?;
         let (shapes, layers) = placed
             .into_iter()
             .map(|layer| (layer.shape, layer.make))
@@ -78,7 +77,7 @@ impl ModelSpec {
 fn place_all<'a>(
     list: &'a [LayerSpec],
     input: &SampleShape,
-    embedded: Embedded,
+    model: &[LayerSpec],
     path: &mut Vec<usize>,
 ) -> Result<Vec<Placed<'a>>, ShapeError> {
     let mut next = input.clone();
@@ -87,11 +86,11 @@ fn place_all<'a>(
         path.push(index);
         let inner = match layer {
             LayerSpec::Residual(layers) if next.kind == ElementKind::Float => {
-                place_all(layers, &next, embedded, path)?
+                place_all(layers, &next, model, path)?
             }
             _ => Vec::new(),
         };
-        let placed = place(list, index, &next, inner, embedded);
+        let placed = place(list, index, &next, inner, model);
         let placed = placed.map_err(|problem| ShapeError {
             path: path.clone(),
             kind: layer.kind(),

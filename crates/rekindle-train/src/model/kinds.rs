@@ -29,36 +29,16 @@ pub(super) struct Placed<'a> {
     pub(super) make: Make<'a>,
 }
 
-/// The model's embedding: its first layer, as no other layer takes token ids.
-#[derive(Clone, Copy)]
-pub(super) struct Embedded {
-    /// Number of token ids and length of their vectors, if there is one.
-    pub(super) table: Option<[usize; 2]>,
-    /// Whether a projection shares its weight.
-    pub(super) is_shared: bool,
-}
-
-impl Embedded {
-    pub(super) fn of(layers: &[LayerSpec]) -> Self {
-        Self {
-            table: match layers.first() {
-                Some(&LayerSpec::Embedding { vocab, dim }) => Some([vocab, dim]),
-                _ => None,
-            },
-            is_shared: layers.contains(&LayerSpec::Unembedding),
-        }
-    }
-}
-
 /// The layer `list[index]` on an input, or the reason why it cannot take it.
 ///
-/// `inner` has the layers inside a residual.
+/// `inner` has the layers inside a residual. `model` has the model's own layers: an embedding is the first of them, as no
+/// other layer takes token ids.
 pub(super) fn place<'a>(
     list: &'a [LayerSpec],
     index: usize,
     input: &SampleShape,
     inner: Vec<Placed<'a>>,
-    embedded: Embedded,
+    model: &[LayerSpec],
 ) -> Result<Placed<'a>, String> {
     let is_embedding = matches!(list[index], LayerSpec::Embedding { .. });
     match input.kind {
@@ -168,9 +148,10 @@ pub(super) fn place<'a>(
         LayerSpec::Embedding { vocab, dim } => {
             not_zero("vocab", &[vocab])?;
             not_zero("dim", &[dim])?;
+            let is_shared = model.contains(&LayerSpec::Unembedding);
             let make = drawn(move |maker| {
                 let mut config = EmbeddingConfig::new(vocab, dim);
-                if embedded.is_shared {
+                if is_shared {
                     config = config.with_initializer(unit_rows(dim));
                 }
                 let embedding = maker.drawn(config.init(maker.device));
@@ -180,9 +161,12 @@ pub(super) fn place<'a>(
             (vec![first, dim], product(&[vocab, dim]), make)
         }
         LayerSpec::Unembedding => {
-            let [vocab, dim] = embedded.table.ok_or(
-                "it shares the weight of the model's embedding, and there is none; put one first",
-            )?;
+            let Some(&LayerSpec::Embedding { vocab, dim }) = model.first() else {
+                return Err(
+                    "it shares the weight of the model's embedding, and there is none; put one first"
+                        .into(),
+                );
+            };
             if dim != last {
                 return Err(format!(
                     "it shares the weight of the model's embedding, so it needs vectors of {dim} values; use a linear \
