@@ -5,7 +5,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write},
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
     marker::PhantomData,
     path::{Path, PathBuf},
 };
@@ -82,19 +82,9 @@ pub(super) struct History<R> {
 impl<R: Row> History<R> {
     /// Opens the file of a run that has done this many steps, and removes later lines; creates the file if it does not
     /// exist. `each` is called with the rows that remain.
-    pub(super) fn open(
-        path: &Path,
-        done: usize,
-        mut each: impl FnMut(&R),
-    ) -> Result<Self, FileError> {
+    pub(super) fn open(path: &Path, done: usize, each: impl FnMut(&R)) -> Result<Self, FileError> {
         let file = open_regular(path).map_err(FileError::refused(path, "written"))?;
-        let (len, stopped) = scan(path, &file, |row: Option<R>| {
-            let done = row.filter(|row| row.step() <= done);
-            done.inspect(&mut each).is_some()
-        })?;
-        if stopped == Some(1) {
-            return Err(malformed::<R>(path, 1));
-        }
+        let len = kept(path, &file, done, each)?;
         let mut history = Self {
             path: path.to_path_buf(),
             file,
@@ -148,59 +138,41 @@ impl<R: Row> History<R> {
     }
 }
 
-/// All rows of a file; none if there is no file. A last line without an end is still being written and is ignored.
-pub(super) fn read<R: Row>(path: &Path) -> Result<Vec<R>, FileError> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(FileError::refused(path, "read"))?,
-    };
-    let mut rows = Vec::new();
-    let (_, stopped) = scan(path, &file, |row| {
-        let more = row.is_some();
-        rows.extend(row);
-        more
-    })?;
-    match stopped {
-        None => Ok(rows),
-        Some(line) => Err(malformed::<R>(path, line)),
-    }
-}
-
-fn malformed<R: Row>(path: &Path, line: usize) -> FileError {
-    let columns = R::COLUMNS.trim_end();
-    FileError::content(path, format!("line {line} is not one of `{columns}`"))
-}
-
-/// Reads the whole lines of a file until `take` refuses one, which gets `None` for one that is no row. Returns the bytes before
-/// that, and its number; the first line must be the columns.
-fn scan<R: Row>(
+/// Bytes of a file's lines up to that of step `done`, each of which is passed to `each`. The first line must be the columns.
+fn kept<R: Row>(
     path: &Path,
     file: &File,
-    mut take: impl FnMut(Option<R>) -> bool,
-) -> Result<(u64, Option<usize>), FileError> {
+    done: usize,
+    mut each: impl FnMut(&R),
+) -> Result<u64, FileError> {
     let mut input = BufReader::new(file);
-    let (mut line, mut taken) = (Vec::new(), 0);
-    for number in 1.. {
+    let (mut line, mut kept) = (Vec::new(), 0);
+    loop {
         line.clear();
         let read = (&mut input)
             .take(LONGEST_LINE)
             .read_until(b'\n', &mut line)
             .map_err(FileError::refused(path, "read"))? as u64;
-        let whole = line.ends_with(b"\n");
-        // Nothing, or a line that is being written.
-        if !whole && read < LONGEST_LINE {
-            break;
+        let is_whole = line.ends_with(b"\n");
+        // Nothing, or a line that a killed process was writing.
+        if !is_whole && read < LONGEST_LINE {
+            return Ok(kept);
         }
-        let more = match number {
-            1 => line == R::COLUMNS.as_bytes(),
-            _ => take(parsed(&line).filter(|_| whole)),
-        };
-        if !more {
-            return Ok((taken, Some(number)));
+        if kept == 0 {
+            if line != R::COLUMNS.as_bytes() {
+                let columns = R::COLUMNS.trim_end();
+                let reason = format!("line 1 is not one of `{columns}`");
+                return Err(FileError::content(path, reason));
+            }
+        } else {
+            let row = parsed::<R>(&line).filter(|row| is_whole && row.step() <= done);
+            let Some(row) = row else {
+                return Ok(kept);
+            };
+            each(&row);
         }
-        taken += read;
+        kept += read;
     }
-    Ok((taken, None))
 }
 
 #[cfg(test)]
@@ -224,52 +196,54 @@ mod tests {
         }
     }
 
+    fn opened(path: &Path, done: usize) -> (History<StepRecord>, Vec<StepRecord>) {
+        let mut seen = Vec::new();
+        let history = History::open(path, done, |row: &StepRecord| seen.push(row.clone()));
+        (history.unwrap(), seen)
+    }
+
     #[test]
     fn rows_are_read_as_they_were_written_and_cut_where_a_run_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("history.csv");
-        let mut history = History::open(&path, 0, |_| ()).unwrap();
+        let (mut history, _) = opened(&path, 0);
         for number in 1..=5 {
             history.append(&step(number)).unwrap();
         }
-        let rows: Vec<StepRecord> = read(&path).unwrap();
-        assert_eq!(rows, [1, 2, 3, 4, 5].map(step));
+        assert_eq!(opened(&path, 5).1, [1, 2, 3, 4, 5].map(step));
 
         // As a killed process leaves it.
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, &text[..text.len() - 3]).unwrap();
-        assert_eq!(read::<StepRecord>(&path).unwrap().len(), 4);
-        let mut seen = Vec::new();
-        let mut history = History::open(&path, 3, |row| seen.push(StepRecord::clone(row))).unwrap();
-        assert_eq!(seen, [1, 2, 3].map(step));
-        history.append(&step(4)).unwrap();
-        assert_eq!(read::<StepRecord>(&path).unwrap(), [1, 2, 3, 4].map(step));
+        assert_eq!(opened(&path, 5).1, [1, 2, 3, 4].map(step));
+        let (mut history, seen) = opened(&path, 2);
+        assert_eq!(seen, [1, 2].map(step));
+        history.append(&step(3)).unwrap();
+        assert_eq!(opened(&path, 5).1, [1, 2, 3].map(step));
     }
 
     #[test]
-    fn lines_that_nobody_wrote_are_named() {
+    fn lines_that_nobody_wrote_are_cut_and_another_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("history.csv");
-        let of = |text: &[u8]| {
+        let opened = |text: &[u8]| {
             fs::write(&path, text).unwrap();
-            read::<EvalRecord>(&path).map_err(|error| error.to_string())
+            History::<EvalRecord>::open(&path, 9, |_| ()).map_err(|error| error.to_string())
         };
-        let evaluation = EvalRecord {
-            step: 2,
-            samples: 9,
-            loss: 0.5,
-            accuracy: None,
-        };
-        let columns = EvalRecord::COLUMNS;
-        assert_eq!(
-            of(format!("{columns}2,9,0.5,\n3").as_bytes()),
-            Ok(vec![evaluation])
-        );
-        for bad in ["x,9,0.5,", "2,9,0.5,,", "2,9,0.5", &"9".repeat(600)] {
-            let message = of(format!("{columns}{bad}\n").as_bytes()).unwrap_err();
-            assert!(message.ends_with("line 2 is not one of `step,samples,loss,accuracy`"));
+        let whole = format!("{}2,9,0.5,\n", EvalRecord::COLUMNS);
+        let long = "9".repeat(600);
+        for bad in [
+            &b"x,9,0.5,"[..],
+            b"2,9,0.5,,",
+            b"2,9,0.5",
+            b"\xff,9,0.5,",
+            long.as_bytes(),
+        ] {
+            opened(&[whole.as_bytes(), bad, b"\n3,9,0.5,\n"].concat()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), whole);
         }
-        assert!(of(b"step\n").is_err());
-        assert!(of(&[columns.as_bytes(), b"\xff,9,0.5,\n"].concat()).is_err());
+        let message = opened(b"step\n").unwrap_err();
+        assert!(message.ends_with("line 1 is not one of `step,samples,loss,accuracy`"));
+        assert_eq!(fs::read(&path).unwrap(), b"step\n");
     }
 }

@@ -27,7 +27,7 @@ use burn::module::Module;
 
 use super::{
     file_error::FileError,
-    history::{self, History, Row},
+    history::{History, Row},
     lock::Lock,
     progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
@@ -131,24 +131,6 @@ pub fn read_record(folder: &Path) -> Result<RunRecord, FileError> {
     let text = fs::read(&path).map_err(FileError::refused(&path, "read"))?;
     RunRecord::from_json(&text)
         .map_err(|error| FileError::content(&path, format!("not a run's record: {error}")))
-}
-
-/// Every step in a run's folder; empty if the folder has no history.
-///
-/// # Errors
-///
-/// If the history cannot be read, or is malformed.
-pub fn read_steps(folder: &Path) -> Result<Vec<StepRecord>, FileError> {
-    history::read(&folder.join(HISTORY))
-}
-
-/// Every evaluation in a run's folder.
-///
-/// # Errors
-///
-/// See [`read_steps`].
-pub fn read_evaluations(folder: &Path) -> Result<Vec<EvalRecord>, FileError> {
-    history::read(&folder.join(EVALUATIONS))
 }
 
 /// An open run folder, locked for this process.

@@ -1,13 +1,16 @@
 //! Small trainings that several tests run.
 
+use std::path::Path;
+
 use rekindle_plan::Bytes;
 use rekindle_train::{
     data::{Split, TargetKind, open, settings::Source},
     device::{DeviceId, DeviceInfo},
-    record::StepRecord,
+    record::{EvalRecord, StepRecord},
     session::Event,
     settings::{OptimizerKind, TrainSettings},
 };
+use serde::de::DeserializeOwned;
 
 /// So many random vectors of `width` numbers, with classes.
 pub fn vectors(width: usize, classes: usize, samples: usize) -> Split {
@@ -67,4 +70,20 @@ impl Steps {
             self.0.push(step.clone());
         }
     }
+}
+
+/// The steps in the history of a run's folder.
+pub fn steps(folder: &Path) -> Vec<StepRecord> {
+    rows(&folder.join("history.csv"))
+}
+
+/// The evaluations in a run's folder.
+pub fn evaluations(folder: &Path) -> Vec<EvalRecord> {
+    rows(&folder.join("evaluations.csv"))
+}
+
+fn rows<R: DeserializeOwned>(path: &Path) -> Vec<R> {
+    let rows = csv::Reader::from_path(path).expect("a history");
+    let rows: Result<Vec<R>, csv::Error> = rows.into_deserialize().collect();
+    rows.expect("rows")
 }

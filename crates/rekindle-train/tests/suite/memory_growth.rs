@@ -8,12 +8,12 @@ use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::MemoryGrowth,
-    run_dir::{RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
+    run_dir::{RunDir, SnapshotEvery, read_record},
     session::{Event, Job, ScheduleRequest, run},
     settings::OptimizerKind,
 };
 
-use crate::jobs::{classifier, vectors};
+use crate::jobs::{classifier, evaluations, steps, vectors};
 
 const STEPS: usize = 1_000;
 
@@ -71,11 +71,8 @@ fn memory_does_not_grow_with_the_steps() {
     assert!(held.halves[1] <= held.halves[0], "{:?}", held.halves);
     assert_eq!(held.peaks[1], held.peaks[0]);
     assert_eq!(record.measured.peak, held.peaks[0]);
-    assert_eq!(read_steps(&path).expect("steps").len(), STEPS);
-    assert_eq!(
-        read_evaluations(&path).expect("evaluations").len(),
-        STEPS / 10
-    );
+    assert_eq!(steps(&path).len(), STEPS);
+    assert_eq!(evaluations(&path).len(), STEPS / 10);
 }
 
 /// A data set that keeps so many bytes of every batch that is read.

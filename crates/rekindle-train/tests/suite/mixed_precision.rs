@@ -17,13 +17,13 @@ use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
-    run_dir::{RunDir, SnapshotEvery, read_steps},
+    run_dir::{RunDir, SnapshotEvery},
     session::{Job, RunError, ScheduleRequest, measure, run},
     settings::{LossChunks, OnNonFinite, OptimizerKind, TrainSettings},
 };
 
 use crate::{
-    jobs::{Optimizer, Steps, classifier, processor, vectors},
+    jobs::{Optimizer, Steps, classifier, processor, steps, vectors},
     nonfinite::Look,
     resume::{ADAM, conv_net, data, settings},
 };
@@ -81,7 +81,7 @@ fn an_overflow_is_skipped_and_halves_the_scale() {
             (skipped, 0)
         );
         assert_eq!(record.loss_scale, Some(scale));
-        assert_eq!(read_steps(folder.path()).unwrap(), look.steps);
+        assert_eq!(steps(folder.path()), look.steps);
 
         // While step k is done, the snapshot is that of k - 1.
         for (step, states) in look.steps[1..].iter().zip(look.snapshots[1..].windows(2)) {

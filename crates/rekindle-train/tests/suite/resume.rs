@@ -17,12 +17,12 @@ use rekindle_train::{
     loss_scale::LossScale,
     model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
     record::{EvalRecord, RunRecord, StepRecord},
-    run_dir::{RunDir, SnapshotEvery, read_evaluations, read_record, read_steps},
+    run_dir::{RunDir, SnapshotEvery, read_record},
     session::{Event, Job, RunError, ScheduleRequest, run},
     settings::{OnNonFinite, OptimizerKind, RateSchedule, TrainSettings},
 };
 
-use crate::jobs::Optimizer;
+use crate::jobs::{self, Optimizer};
 
 const CLASSES: usize = 5;
 const SAMPLES: usize = 40;
@@ -195,10 +195,7 @@ impl Case {
         let record = run(&job, DeviceId::Cpu, &mut |event| after.tell(event))?;
         let (steps, evaluations) = match &run_dir {
             None => (after.steps, after.evaluations),
-            Some(dir) => (
-                read_steps(dir.folder()).unwrap(),
-                read_evaluations(dir.folder()).unwrap(),
-            ),
+            Some(dir) => (jobs::steps(dir.folder()), jobs::evaluations(dir.folder())),
         };
         Ok(Ran {
             record,

@@ -26,7 +26,7 @@ use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
-    run_dir::{RunDir, SnapshotEvery, read_steps},
+    run_dir::{RunDir, SnapshotEvery},
     session::{Event, Job, Notice, RunError, ScheduleRequest, run},
     settings::TrainSettings,
     shortage::Shortage,
@@ -34,7 +34,7 @@ use rekindle_train::{
 };
 
 use crate::{
-    jobs::{classifier, processor, vectors},
+    jobs::{classifier, processor, steps, vectors},
     resume::{ADAM, tensors},
 };
 
@@ -196,7 +196,7 @@ fn train_model(
 }
 
 fn losses(folder: &Path) -> Vec<u64> {
-    let steps = read_steps(folder).unwrap();
+    let steps = steps(folder);
     steps.iter().map(|step| step.loss.to_bits()).collect()
 }
 
