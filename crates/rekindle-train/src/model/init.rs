@@ -122,15 +122,9 @@ pub(super) fn conv_fan_in(
     stride: [usize; 2],
     padding: [usize; 2],
 ) -> f64 {
-    let axes = size.into_iter().zip(kernel).zip(stride).zip(padding);
-    let mean = axes.fold(
-        channels as f64,
-        |product, (((size, kernel), stride), padding)| {
-            product * mean_on_input(size, kernel, stride, padding)
-        },
-    );
+    let along = |axis: usize| mean_on_input(size[axis], kernel[axis], stride[axis], padding[axis]);
     // With large strides and padding, windows may cover no value at all.
-    mean.max(1.0)
+    (channels as f64 * along(0) * along(1)).max(1.0)
 }
 
 /// Vectors of length 1 on average: their products with normalised ones, of length `sqrt(dim)`, are near 1, as logits

@@ -39,24 +39,6 @@ pub(super) fn mirrored_weight(
 ) -> Vec<f32> {
     let rows = if pairs_in { inputs / 2 } else { inputs };
     let columns = outputs / 2;
-    let mut weight = vec![0.0; inputs * outputs];
-    orthogonal(rows, columns, device, |row, values| {
-        for (column, &value) in values.iter().enumerate() {
-            weight[row * outputs + column] = value;
-            weight[row * outputs + columns + column] = -value;
-            if pairs_in {
-                weight[(rows + row) * outputs + column] = -value;
-                weight[(rows + row) * outputs + columns + column] = value;
-            }
-        }
-    });
-    weight
-}
-
-/// Passes the rows of a `rows` x `columns` part of an orthogonal matrix to `give` one by one, scaled by
-/// `sqrt(columns / rows)` if it is wide. A reflection changes each row independently, so no matrix is stored; for a
-/// tall part it would be square.
-fn orthogonal(rows: usize, columns: usize, device: &Device, mut give: impl FnMut(usize, &[f32])) {
     let size = rows.max(columns);
     let draw = |count: usize| -> Vec<f32> {
         let tensor = Tensor::<1>::random([count], Distribution::Normal(0.0, 1.0), device);
@@ -74,6 +56,9 @@ fn orthogonal(rows: usize, columns: usize, device: &Device, mut give: impl FnMut
     let normals: Vec<(Vec<f32>, f32)> = normals.collect();
 
     let scale = (columns as f32 / rows as f32).sqrt().max(1.0);
+    let mut weight = vec![0.0; inputs * outputs];
+    // A reflection changes each row independently, so the orthogonal matrix is not stored; for a tall part it would be
+    // square.
     let mut values = vec![0.0_f32; size];
     for row in 0..rows {
         values.fill(0.0);
@@ -84,7 +69,15 @@ fn orthogonal(rows: usize, columns: usize, device: &Device, mut give: impl FnMut
             let pairs = values.iter_mut().zip(normal);
             pairs.for_each(|(x, n)| *x -= twice * n);
         }
-        values[..columns].iter_mut().for_each(|x| *x *= scale);
-        give(row, &values[..columns]);
+        for (column, value) in values[..columns].iter().enumerate() {
+            let value = value * scale;
+            weight[row * outputs + column] = value;
+            weight[row * outputs + columns + column] = -value;
+            if pairs_in {
+                weight[(rows + row) * outputs + column] = -value;
+                weight[(rows + row) * outputs + columns + column] = value;
+            }
+        }
     }
+    weight
 }
