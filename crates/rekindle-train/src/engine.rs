@@ -1,7 +1,7 @@
 //! A training's recorded step, which runs by its plan.
 
 use super::{
-    data::batch::{Batch, Inputs, Targets},
+    data::batch::{Batch, Numbers},
     loss::{Correct, TargetTensor},
     loss_scale::LossScaler,
     optimizer::AnyOptimizer,
@@ -43,18 +43,19 @@ pub(crate) fn step_batch(
 /// If its values do not fill its shape.
 #[must_use]
 pub fn to_device(batch: Batch, dtype: Dtype, device: &Device) -> (Value, TargetTensor) {
+    let samples = batch.samples();
     let input = match batch.inputs {
-        Inputs::Floats(numbers) => {
+        Numbers::Floats(numbers) => {
             Value::from_floats(numbers, &batch.shape, (device, DType::from(dtype.float())))
         }
-        Inputs::Tokens(ids) => Value::from_tokens(ids, &batch.shape, device),
+        Numbers::Ids(ids) => Value::from_tokens(ids, &batch.shape, device),
     };
     let targets = match batch.targets {
-        Targets::Classes(classes) => {
+        Numbers::Ids(classes) => {
             TargetTensor::Classes(Tensor::from_data(classes.as_slice(), device))
         }
-        Targets::Values { values, width } => {
-            let shape = [values.len() / width.max(1), width];
+        Numbers::Floats(values) => {
+            let shape = [samples, values.len() / samples.max(1)];
             let values = TensorData::new(values, shape);
             TargetTensor::Values(Tensor::from_data(values, (device, DType::F32)))
         }

@@ -104,14 +104,14 @@ mod tests {
     use std::thread::scope;
 
     use super::*;
-    use crate::data::batch::{Inputs, Targets};
+    use crate::data::batch::Numbers;
 
     fn batch(number: usize) -> Batch {
         assert_ne!(number, 7, "no such sample");
         Batch {
             shape: vec![1, 1],
-            inputs: Inputs::Tokens(vec![number as i32]),
-            targets: Targets::Classes(vec![0]),
+            inputs: Numbers::Ids(vec![number as i32]),
+            targets: Numbers::Ids(vec![0]),
         }
     }
 

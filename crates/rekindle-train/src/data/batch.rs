@@ -9,10 +9,10 @@ use rekindle::dtype::Dtype;
 pub struct Batch {
     /// Sizes of the inputs, the batch first.
     pub shape: Vec<usize>,
-    /// What the model takes.
-    pub inputs: Inputs,
-    /// What it should predict.
-    pub targets: Targets,
+    /// What the model takes: numbers, or token ids.
+    pub inputs: Numbers,
+    /// What it should predict: as many numbers for each sample, or a class id for each sample or for each token id.
+    pub targets: Numbers,
 }
 
 impl Batch {
@@ -26,45 +26,32 @@ impl Batch {
     #[must_use]
     pub fn predictions(&self) -> usize {
         match &self.targets {
-            Targets::Classes(classes) => classes.len(),
-            Targets::Values { values, width } => values.len() / width.max(&1),
+            Numbers::Ids(classes) => classes.len(),
+            Numbers::Floats(_) => self.samples(),
         }
     }
 
     /// Bytes of its values on a device, with inputs in this type.
     #[must_use]
     pub fn bytes(&self, dtype: Dtype) -> Bytes {
-        let inputs = match &self.inputs {
-            Inputs::Floats(numbers) => numbers.len() as u64 * dtype.bytes(),
-            Inputs::Tokens(ids) => size_of_val(ids.as_slice()) as u64,
-        };
-        let targets = match &self.targets {
-            Targets::Classes(classes) => size_of_val(classes.as_slice()),
-            Targets::Values { values, .. } => size_of_val(values.as_slice()),
-        };
-        Bytes(inputs + targets as u64)
+        Bytes(self.inputs.bytes(dtype) + self.targets.bytes(Dtype::F32))
     }
 }
 
-/// What the model takes.
+/// The values of one tensor.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Inputs {
-    /// Numbers.
+pub enum Numbers {
+    /// Real numbers.
     Floats(Vec<f32>),
-    /// Token ids.
-    Tokens(Vec<i32>),
+    /// Ids of tokens or classes.
+    Ids(Vec<i32>),
 }
 
-/// What the model should predict.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Targets {
-    /// A class id for each sample, or for each token id of each sample.
-    Classes(Vec<i32>),
-    /// `width` numbers for each sample.
-    Values {
-        /// The numbers, sample by sample.
-        values: Vec<f32>,
-        /// Number of values per sample.
-        width: usize,
-    },
+impl Numbers {
+    fn bytes(&self, dtype: Dtype) -> u64 {
+        match self {
+            Self::Floats(numbers) => numbers.len() as u64 * dtype.bytes(),
+            Self::Ids(ids) => size_of_val(ids.as_slice()) as u64,
+        }
+    }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{
-    batch::{Batch, Inputs, Targets},
+    batch::{Batch, Numbers},
     dataset::{Dataset, TargetKind, contents},
     error::{empty, length},
     file::{Input, require_folder},
@@ -222,8 +222,8 @@ impl Dataset for Images {
         let [channels, rows, cols] = self.dims;
         Batch {
             shape: vec![indices.len(), channels, rows, cols],
-            inputs: Inputs::Floats(values),
-            targets: Targets::Classes(
+            inputs: Numbers::Floats(values),
+            targets: Numbers::Ids(
                 indices
                     .iter()
                     .map(|&index| i32::from(self.labels[index]))

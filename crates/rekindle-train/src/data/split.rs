@@ -165,7 +165,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::data::batch::Inputs;
+    use crate::data::batch::Numbers;
 
     fn open_synthetic(samples: usize, eval_split: f64, seed: u64) -> Result<Split, DataError> {
         let source = Source::Synthetic {
@@ -180,7 +180,7 @@ mod tests {
 
     fn values(dataset: &dyn Dataset) -> HashSet<u32> {
         let all: Vec<usize> = (0..dataset.len()).collect();
-        let Inputs::Floats(values) = dataset.batch(&all).inputs else {
+        let Numbers::Floats(values) = dataset.batch(&all).inputs else {
             panic!("numbers were asked for");
         };
         values.into_iter().map(f32::to_bits).collect()

@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use super::{
-    batch::{Batch, Inputs, Targets},
+    batch::{Batch, Numbers},
     dataset::{Dataset, TargetKind},
     error::DataError,
 };
@@ -120,19 +120,19 @@ impl Synthetic {
     }
 
     /// Draws a sample, and adds its target to those before.
-    fn sample(&self, index: usize, targets: &mut Targets) -> Vec<f64> {
+    fn sample(&self, index: usize, targets: &mut Numbers) -> Vec<f64> {
         assert!(index < self.samples, "sample {index} of {}", self.samples);
         let mut rng = stream(self.seed, SAMPLES + index as u64);
         let places = 0..self.shape.iter().product();
         match (self.target, targets) {
-            (TargetKind::Classes(classes), Targets::Classes(drawn)) => {
+            (TargetKind::Classes(classes), Numbers::Ids(drawn)) => {
                 let class = rng.random_range(0..classes as u32);
                 drawn.push(class as i32);
                 let mut prototype = stream(self.seed, PROTOTYPES + u64::from(class));
                 let values = places.map(|_: usize| self.noisy(&mut prototype, &mut rng));
                 values.collect()
             }
-            (TargetKind::TokenClasses(classes), Targets::Classes(drawn)) => {
+            (TargetKind::TokenClasses(classes), Numbers::Ids(drawn)) => {
                 let sample: Vec<f64> = places.map(|_| self.value(&mut rng)).collect();
                 drawn.extend(sample.iter().map(|&id| {
                     let mut rng = stream(self.seed, PROTOTYPES + id as u64);
@@ -140,7 +140,7 @@ impl Synthetic {
                 }));
                 sample
             }
-            (TargetKind::Values(width), Targets::Values { values: drawn, .. }) => {
+            (TargetKind::Values(width), Numbers::Floats(drawn)) => {
                 let sample: Vec<f64> = places.map(|_| self.value(&mut rng)).collect();
                 let mut target = vec![0.0; width];
                 for (place, &value) in sample.iter().enumerate() {
@@ -184,22 +184,19 @@ impl Dataset for Synthetic {
     fn batch(&self, indices: &[usize]) -> Batch {
         let shape = [&[indices.len()], &self.shape[..]].concat();
         let mut targets = match self.target {
-            TargetKind::Classes(_) | TargetKind::TokenClasses(_) => Targets::Classes(Vec::new()),
-            TargetKind::Values(width) => {
-                let values = Vec::with_capacity(indices.len() * width);
-                Targets::Values { values, width }
-            }
+            TargetKind::Classes(_) | TargetKind::TokenClasses(_) => Numbers::Ids(Vec::new()),
+            TargetKind::Values(width) => Numbers::Floats(Vec::with_capacity(indices.len() * width)),
         };
         let size = shape.iter().product();
         let mut inputs = match self.vocab {
-            None => Inputs::Floats(Vec::with_capacity(size)),
-            Some(_) => Inputs::Tokens(Vec::with_capacity(size)),
+            None => Numbers::Floats(Vec::with_capacity(size)),
+            Some(_) => Numbers::Ids(Vec::with_capacity(size)),
         };
         for &index in indices {
             let sample = self.sample(index, &mut targets).into_iter();
             match &mut inputs {
-                Inputs::Floats(numbers) => numbers.extend(sample.map(|value| value as f32)),
-                Inputs::Tokens(ids) => ids.extend(sample.map(|value| value as i32)),
+                Numbers::Floats(numbers) => numbers.extend(sample.map(|value| value as f32)),
+                Numbers::Ids(ids) => ids.extend(sample.map(|value| value as i32)),
             }
         }
         Batch {
@@ -246,8 +243,8 @@ mod tests {
         let data = Synthetic::new(&[2], Some(100), CLASSES, 10, 0).unwrap();
         let batch = data.batch(&[0, 1]);
         assert_eq!(batch.shape, [2, 2]);
-        assert_eq!(batch.inputs, Inputs::Tokens(vec![78, 75, 22, 75]));
-        assert_eq!(batch.targets, Targets::Classes(vec![1, 1]));
+        assert_eq!(batch.inputs, Numbers::Ids(vec![78, 75, 22, 75]));
+        assert_eq!(batch.targets, Numbers::Ids(vec![1, 1]));
     }
 
     /// The nearest prototype names the class far more often than chance: what a linear model can learn.
@@ -263,7 +260,7 @@ mod tests {
         let hits = (0..400)
             .filter(|&index| {
                 let batch = data.batch(&[index]);
-                let (Inputs::Floats(values), Targets::Classes(classes)) =
+                let (Numbers::Floats(values), Numbers::Ids(classes)) =
                     (batch.inputs, batch.targets)
                 else {
                     panic!("numbers and classes were asked for");
@@ -284,8 +281,7 @@ mod tests {
         let target = TargetKind::TokenClasses(5);
         let data = Synthetic::new(&[40], Some(9), target, 10, 3).unwrap();
         let batch = data.batch(&[0, 7]);
-        let (Inputs::Tokens(values), Targets::Classes(classes)) = (&batch.inputs, &batch.targets)
-        else {
+        let (Numbers::Ids(values), Numbers::Ids(classes)) = (&batch.inputs, &batch.targets) else {
             panic!("token ids and classes were asked for");
         };
         assert_eq!((values.len(), classes.len()), (80, 80));
@@ -302,10 +298,10 @@ mod tests {
     fn regression_targets_are_a_fixed_linear_map() {
         let data = Synthetic::new(&[8], None, TargetKind::Values(3), 500, 1).unwrap();
         let all: Vec<usize> = (0..500).collect();
-        let Targets::Values { values, width } = data.batch(&all).targets else {
+        let Numbers::Floats(values) = data.batch(&all).targets else {
             panic!("numbers were asked for");
         };
-        assert_eq!((values.len(), width), (1500, 3));
+        assert_eq!(values.len(), 1500);
         let variance = values.iter().map(|y| y * y).sum::<f32>() / 1500.0;
         assert!((0.3..3.0).contains(&variance), "{variance}");
     }

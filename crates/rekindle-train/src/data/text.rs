@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    batch::{Batch, Inputs, Targets},
+    batch::{Batch, Numbers},
     dataset::{Dataset, TargetKind, contents},
     error::{DataError, empty},
     file::Input,
@@ -193,8 +193,8 @@ impl Dataset for Text {
         }
         Batch {
             shape: vec![indices.len(), self.window],
-            inputs: Inputs::Tokens(values),
-            targets: Targets::Classes(classes),
+            inputs: Numbers::Ids(values),
+            targets: Numbers::Ids(classes),
         }
     }
 }
@@ -240,12 +240,12 @@ mod tests {
         let (train, _) = open(&paths, (2, Predict::Next), 0.0).unwrap();
         let batch = train.batch(&[1, 0]);
         assert_eq!(batch.shape, [2, 2]);
-        assert_eq!(batch.inputs, Inputs::Tokens(vec![200, 255, 0, 200]));
-        assert_eq!(batch.targets, Targets::Classes(vec![7, 255]));
+        assert_eq!(batch.inputs, Numbers::Ids(vec![200, 255, 0, 200]));
+        assert_eq!(batch.targets, Numbers::Ids(vec![7, 255]));
         let (each, _) = open(&paths, (2, Predict::Each), 0.0).unwrap();
         let each = each.batch(&[1, 0]);
         assert_eq!(each.inputs, batch.inputs);
-        assert_eq!(each.targets, Targets::Classes(vec![255, 7, 200, 255]));
+        assert_eq!(each.targets, Numbers::Ids(vec![255, 7, 200, 255]));
         assert_eq!((each.samples(), each.predictions()), (2, 4));
     }
 

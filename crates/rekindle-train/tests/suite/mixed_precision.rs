@@ -9,7 +9,7 @@ use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     data::{
         Dataset, Split, TargetKind,
-        batch::{Batch, Inputs, Targets},
+        batch::{Batch, Numbers},
         open,
         settings::Source,
         text::Predict,
@@ -122,10 +122,10 @@ impl Dataset for Large {
                 *value += 1000.0;
             }
         };
-        if let Inputs::Floats(values) = &mut batch.inputs {
+        if let Numbers::Floats(values) = &mut batch.inputs {
             large(values);
         }
-        if let Targets::Values { values, .. } = &mut batch.targets {
+        if let Numbers::Floats(values) = &mut batch.targets {
             large(values);
         }
         batch

@@ -8,7 +8,7 @@ use rekindle_train::{
     NonFinite,
     data::{
         Dataset, Shuffled, TargetKind,
-        batch::{Batch, Inputs},
+        batch::{Batch, Numbers},
     },
     device::DeviceId,
     model::spec::SampleShape,
@@ -50,7 +50,7 @@ impl Dataset for Poisoned<'_> {
     fn batch(&self, indices: &[usize]) -> Batch {
         let mut batch = self.data.batch(indices);
         let place = indices.iter().position(|&sample| sample == self.sample);
-        if let (Some(place), Inputs::Floats(values)) = (place, &mut batch.inputs) {
+        if let (Some(place), Numbers::Floats(values)) = (place, &mut batch.inputs) {
             let each = values.len() / indices.len();
             values[place * each] = f32::NAN;
         }

@@ -125,8 +125,8 @@ fn pixels_are_scaled_to_one() {
     let batch = train.batch(&[1]);
     assert_eq!(batch.shape, [1, 1, 2, 2]);
     let pixels = vec![1.0 / 255.0, 0.2, 0.4, 1.0];
-    assert_eq!(batch.inputs, Inputs::Floats(pixels));
-    assert_eq!(batch.targets, Targets::Classes(vec![3]));
+    assert_eq!(batch.inputs, Numbers::Floats(pixels));
+    assert_eq!(batch.targets, Numbers::Ids(vec![3]));
 }
 
 #[test]
