@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::DeviceId;
 
 /// A device that answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeviceInfo {
     /// As `--device` takes it.
     #[schemars(with = "String")]

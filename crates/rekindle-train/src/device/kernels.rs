@@ -169,12 +169,8 @@ mod tests {
         DeviceInfo {
             device: DeviceId::Cuda(index),
             name: name.into(),
-            total_bytes: None,
-            free_bytes: None,
-            largest_buffer_bytes: None,
-            detail: String::new(),
             toolchain: format!("driver {driver}"),
-            problem: None,
+            ..DeviceInfo::default()
         }
     }
 

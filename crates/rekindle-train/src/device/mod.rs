@@ -61,9 +61,10 @@ pub fn gpu_processes(_number: usize) -> Vec<String> {
 }
 
 /// One specific device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum DeviceId {
     /// The processor, by burn's `flex` backend.
+    #[default]
     Cpu,
     /// The NVIDIA GPU of this number.
     Cuda(usize),

@@ -52,14 +52,13 @@ fn info(gpu: &Gpu, free_bytes: Option<Bytes>) -> DeviceInfo {
         name: gpu.name.clone(),
         total_bytes: Some(Bytes(gpu.total)),
         free_bytes,
-        largest_buffer_bytes: None,
         detail: format!("compute {major}.{minor}, PCI {}", gpu.pci),
         toolchain: format!(
             "compute {major}.{minor} driver {} nvrtc {}",
             nvml_driver().unwrap_or_default(),
             nvrtc().map_or_else(|_| String::new(), |nvrtc| nvrtc.version.to_string())
         ),
-        problem: None,
+        ..DeviceInfo::default()
     }
 }
 

@@ -87,10 +87,8 @@ fn processor() -> DeviceInfo {
         name,
         total_bytes: Some(total),
         free_bytes: Some(free),
-        largest_buffer_bytes: None,
         detail: format!("{cores} cores"),
-        toolchain: String::new(),
-        problem: None,
+        ..DeviceInfo::default()
     }
 }
 
@@ -155,13 +153,11 @@ fn adapters() -> Result<Vec<DeviceInfo>, Unavailable> {
             DeviceInfo {
                 device: DeviceId::Wgpu(index),
                 name: info.name,
-                total_bytes: None,
-                free_bytes: None,
                 // cubecl bounds its pages by the same value.
                 largest_buffer_bytes: Some(Bytes(largest)),
                 detail: format!("{:?}, {:?}", info.backend, info.device_type),
                 toolchain: format!("{} {}", info.driver, info.driver_info),
-                problem: None,
+                ..DeviceInfo::default()
             }
         })
         .collect();

@@ -5,7 +5,7 @@ use std::path::Path;
 use rekindle_plan::Bytes;
 use rekindle_train::{
     data::{Split, TargetKind, open, settings::Source},
-    device::{DeviceId, DeviceInfo},
+    device::DeviceInfo,
     record::{EvalRecord, StepRecord},
     session::Event,
     settings::{OptimizerKind, TrainSettings},
@@ -49,14 +49,8 @@ pub fn classifier(
 /// A processor that can still give so many bytes, if any number is known.
 pub fn processor(free_bytes: Option<Bytes>) -> DeviceInfo {
     DeviceInfo {
-        device: DeviceId::Cpu,
-        name: String::new(),
-        total_bytes: None,
         free_bytes,
-        largest_buffer_bytes: None,
-        detail: String::new(),
-        toolchain: String::new(),
-        problem: None,
+        ..DeviceInfo::default()
     }
 }
 
