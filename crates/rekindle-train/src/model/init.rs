@@ -39,34 +39,18 @@ const GELU_BIAS_VARIANCE: f64 = 0.25;
 /// `1 / E[gelu(z)^2]` for a normal `z`.
 const GELU_GAIN_WITHOUT_BIAS: f64 = 2.352;
 
-/// Initial values of a linear layer's weight.
-pub(super) enum FirstWeight {
-    /// Independent draws.
-    Drawn(Initializer),
-    /// See [`super::mirror`]; `pairs_in` if the previous layer is also mirrored.
-    Mirrored { pairs_in: bool },
-}
-
-/// Initial values of weight and bias of the linear layer `list[index]` with `inputs` inputs.
-pub(super) fn linear_values(
-    list: &[LayerSpec],
-    index: usize,
-    inputs: usize,
-) -> (FirstWeight, Initializer) {
+/// Whether the linear layer `list[index]` starts as [mirrored pairs](super::mirror); if so, whether its inputs are pairs, too.
+pub(super) fn mirrored(list: &[LayerSpec], index: usize) -> Option<bool> {
+    if !is_mirrored(list, index) {
+        return None;
+    }
     let before = list[..index]
         .iter()
         .rposition(|layer| matches!(layer, LayerSpec::Linear { .. }));
-    if is_mirrored(list, index) {
-        let pairs_in = before.is_some_and(|before| {
-            let between = &list[before + 1..index];
-            is_mirrored(list, before)
-                && between.iter().filter(|layer| !is_dropout(layer)).count() == 1
-        });
-        return (FirstWeight::Mirrored { pairs_in }, Initializer::Zeros);
-    }
-    let has_bias = matches!(list[index], LayerSpec::Linear { bias: true, .. });
-    let (weight, bias) = independent_values(&list[index + 1..], inputs as f64, has_bias);
-    (FirstWeight::Drawn(weight), bias)
+    Some(before.is_some_and(|before| {
+        let between = &list[before + 1..index];
+        is_mirrored(list, before) && between.iter().filter(|layer| !is_dropout(layer)).count() == 1
+    }))
 }
 
 /// Whether `list[index]` is a linear layer of pairs, with ReLU or GELU after it.

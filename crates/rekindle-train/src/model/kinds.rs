@@ -1,15 +1,15 @@
 //! What each kind of layer needs of its input, what it makes of it, and the module that does so.
 
 use burn::nn::{
-    BatchNormConfig, DropoutConfig, EmbeddingConfig, Gelu, LayerNormConfig, Linear,
-    PaddingConfig2d, Relu, Tanh,
+    BatchNormConfig, DropoutConfig, EmbeddingConfig, Gelu, LayerNormConfig, PaddingConfig2d, Relu,
+    Tanh,
     attention::MultiHeadAttentionConfig,
     conv::Conv2dConfig,
     pool::{AvgPool2dConfig, MaxPool2dConfig},
 };
 
 use super::{
-    init::{conv_fan_in, independent_values, linear_values, unit_rows},
+    init::{conv_fan_in, independent_values, unit_rows},
     maker::Maker,
     rules::{
         NO_LAYERS, check_sample, image, not_zero, pooled, product, too_large, vectors, windows,
@@ -60,12 +60,7 @@ pub(super) fn place<'a>(
     let (dims, params, make) = match list[index] {
         LayerSpec::Linear { out, bias } => {
             not_zero("out", &[out])?;
-            let make = drawn(move |maker| {
-                let (weight, first) = linear_values(list, index, last);
-                let weight = maker.weight(weight, [last, out]);
-                let bias = bias.then(|| first.init([out], maker.device));
-                Op::Linear(maker.drawn(Linear { weight, bias }))
-            });
+            let make = drawn(move |maker| Op::Linear(maker.linear(list, index, [last, out], bias)));
             let params = biased(&[last, out], out, bias);
             (with_last(&input.dims, out), params, make)
         }

@@ -2,11 +2,15 @@
 
 use burn::{
     module::{Initializer, Module, Param},
-    nn::Embedding,
+    nn::{Embedding, Linear},
     tensor::{Device, Tensor, TensorData},
 };
 
-use super::{init::FirstWeight, mirror::mirrored_weight};
+use super::{
+    init::{independent_values, mirrored},
+    mirror::mirrored_weight,
+    spec::LayerSpec,
+};
 use crate::device::staging::Staging;
 use rekindle::dtype::Dtype;
 
@@ -22,23 +26,33 @@ pub(super) struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// A linear layer's weight `[inputs, outputs]` by its initialisation.
-    pub(super) fn weight(&mut self, first: FirstWeight, dims: [usize; 2]) -> Param<Tensor<2>> {
-        let device = self.device;
-        let Some(staging) = &mut self.staging else {
-            return Initializer::Zeros.init(dims, device);
+    /// The linear layer `list[index]` from `inputs` to `outputs` features.
+    pub(super) fn linear(
+        &mut self,
+        list: &[LayerSpec],
+        index: usize,
+        [inputs, outputs]: [usize; 2],
+        has_bias: bool,
+    ) -> Linear {
+        let (dims, device) = ([inputs, outputs], self.device);
+        let pairs_in = mirrored(list, index);
+        let (weight, bias) = match pairs_in {
+            Some(_) => (Initializer::Zeros, Initializer::Zeros),
+            None => independent_values(&list[index + 1..], inputs as f64, has_bias),
         };
-        match first {
-            FirstWeight::Drawn(initializer) => initializer.init(dims, device),
-            FirstWeight::Mirrored { pairs_in } => {
-                let [inputs, outputs] = dims;
+        let weight: Param<Tensor<2>> = match (&mut self.staging, pairs_in) {
+            (None, _) => Initializer::Zeros.init(dims, device),
+            (Some(_), None) => weight.init(dims, device),
+            (Some(staging), Some(pairs_in)) => {
                 let values = mirrored_weight(inputs, outputs, pairs_in, device);
                 let bytes = size_of_val(values.as_slice()) as u64;
                 let weight = Param::from_data(TensorData::new(values, dims), device);
                 staging.copied(bytes, device);
                 weight
             }
-        }
+        };
+        let bias = has_bias.then(|| bias.init([outputs], device));
+        self.drawn(Linear { weight, bias })
     }
 
     /// The module with every parameter drawn, as burn does where a value is first used, and rounded.
