@@ -46,7 +46,13 @@ impl TargetTensor {
     pub(super) fn compared(&self, output: Value) -> (Tensor<1>, Correct) {
         match (output, self) {
             (Value::Deferred(projection), Self::Classes(classes)) => {
-                let (loss, correct) = projection.cross_entropy(classes.clone());
+                let last = *projection;
+                let (loss, correct) = last.loss.forward_and_correct(
+                    last.hidden,
+                    last.weight,
+                    last.bias,
+                    classes.clone(),
+                );
                 (loss, Some(correct))
             }
             (output, Self::Classes(classes)) => {

@@ -72,17 +72,9 @@ pub fn seal_kernels() {
 
 /// The name of a folder, which identifies the device and software for which its contents are valid.
 fn identity(device: &DeviceInfo) -> String {
-    let DeviceInfo {
-        device,
-        name,
-        toolchain,
-        ..
-    } = device;
-    let all = format!(
-        "{device}\n{name}\n{toolchain}\n{}",
-        env!("CARGO_PKG_VERSION")
-    );
-    let words = format!("{device} {name} {toolchain}").to_lowercase();
+    let (id, name, toolchain) = (device.device, &device.name, &device.toolchain);
+    let all = format!("{id}\n{name}\n{toolchain}\n{}", env!("CARGO_PKG_VERSION"));
+    let words = format!("{id} {name} {toolchain}").to_lowercase();
     let words = words.split(|letter: char| !letter.is_ascii_alphanumeric());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     let mut named = words.join("-");

@@ -95,13 +95,13 @@ pub(super) fn note_context(number: usize, taken: Bytes) -> Bytes {
 
 /// The components of CUDA on this machine, each with what was found or why it was not found.
 pub fn cuda_parts() -> [(&'static str, Result<String, String>); 3] {
-    let said = |error: &CudaError| error.to_string();
-    let driver = driver_version().map_err(|error| said(&error));
+    let said = |error: CudaError| error.to_string();
+    let driver = driver_version().map_err(said);
     let driver = driver.and_then(|cuda| {
         let release = nvml_driver().map_err(|error| error.to_string())?;
         Ok(format!("{release}, CUDA {cuda}"))
     });
-    let compiler = nvrtc().map_err(|error| said(&error));
+    let compiler = nvrtc().map_err(said);
     let compiler = compiler.map(|nvrtc| match nvrtc.path {
         Some(path) => format!("{}, {}", nvrtc.version, path.display()),
         None => nvrtc.version.to_string(),

@@ -39,19 +39,6 @@ pub struct Projection {
     pub loss: ChunkedCrossEntropy,
 }
 
-impl Projection {
-    /// The mean loss for these classes, one for each row, and the number of correctly classified rows.
-    pub(crate) fn cross_entropy(self, classes: Tensor<1, Int>) -> (Tensor<1>, Tensor<1, Int>) {
-        let Self {
-            hidden,
-            weight,
-            bias,
-            loss,
-        } = self;
-        loss.forward_and_correct(hidden, weight, bias, classes)
-    }
-}
-
 /// Evaluates an expression for the tensor inside a value, for any rank and elements.
 macro_rules! with_tensor {
     ($value:expr, $tensor:ident => $body:expr, $projection:ident => $deferred:expr) => {
