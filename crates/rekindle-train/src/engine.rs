@@ -5,7 +5,7 @@ use super::{
     loss::{Correct, TargetTensor},
     loss_scale::LossScaler,
     optimizer::AnyOptimizer,
-    train_error::TrainError,
+    run_error::RunError,
 };
 use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{DType, Device, Tensor};
@@ -31,7 +31,7 @@ pub(crate) fn step_batch(
     dtype: Dtype,
     scaler: &LossScaler,
     device: &Device,
-) -> Result<StepBatch, TrainError> {
+) -> Result<StepBatch, RunError> {
     let (input, targets) = to_device(batch, dtype, device)?;
     Ok((input, targets, scaler.tensor(device)))
 }
@@ -45,7 +45,7 @@ pub fn to_device(
     batch: Batch,
     dtype: Dtype,
     device: &Device,
-) -> Result<(Value, TargetTensor), TrainError> {
+) -> Result<(Value, TargetTensor), RunError> {
     let input = match batch.inputs {
         Inputs::Floats(numbers) => {
             Value::from_floats(numbers, &batch.shape, (device, DType::from(dtype.float())))?
@@ -100,7 +100,7 @@ impl Engine {
         seed: StepSeed,
         (rate, optimizer): (f64, &mut AnyOptimizer),
         device: &Device,
-    ) -> Result<PartOutput, TrainError> {
+    ) -> Result<PartOutput, RunError> {
         device.seed(seed.before());
         let part = match self.step.update() {
             Update::After => self.step.run(model, batch)?,

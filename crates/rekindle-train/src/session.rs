@@ -11,7 +11,7 @@
 //! | `frontier.rs` | plans for many budgets |
 //! | `run.rs`, `run/` | the training loop: start, steps, evaluations, snapshots, other plans when memory is short, record |
 //! | `event.rs` | what happens in a run, as it is told; of it, what is said of its folder |
-//! | `out_of_memory.rs`, `run_error.rs` | why a run ends early |
+//! | `out_of_memory.rs` | memory that ran out, and what held it |
 
 pub(super) mod built;
 mod event;
@@ -24,7 +24,6 @@ mod plan_file;
 mod planned;
 mod plans;
 mod run;
-mod run_error;
 
 use self::built::Built;
 pub use self::{
@@ -35,13 +34,12 @@ pub use self::{
     out_of_memory::{OutOfMemory, holders},
     plan_file::{PLAN_FORMAT, PlanFile},
     planned::Planned,
-    run_error::RunError,
 };
-pub use crate::engine::Engine;
 use crate::{
     device::{DeviceId, OpenDevice, open},
     record::RunRecord,
 };
+pub use crate::{engine::Engine, run_error::RunError};
 
 /// Runs a job on a device that was probed before: a GPU that does not work may cause a panic below burn.
 ///

@@ -145,7 +145,7 @@ pub fn speaks_of_memory(message: &str) -> bool {
 mod tests {
     use super::*;
     #[cfg(feature = "cubecl")]
-    use crate::TrainError;
+    use crate::session::RunError;
     #[cfg(feature = "cubecl")]
     use rekindle::record::RecordError;
 
@@ -210,7 +210,7 @@ mod tests {
         ];
         for error in errors {
             let error = RecordError::Device(format!("a kernel did not run: {error}"));
-            let TrainError::Short(short) = TrainError::from(error).or_shortage() else {
+            let RunError::Short(short) = RunError::from(error).or_shortage() else {
                 panic!("no shortage");
             };
             assert_eq!(short.to_string(), "the device could not allocate 120.6 KiB");
@@ -218,7 +218,7 @@ mod tests {
         let binding =
             "Buffer binding 0 range 134221824 exceeds `max_*_buffer_binding_size` limit 134217728";
         assert!(speaks_of_memory(binding));
-        let other = TrainError::from(RecordError::Device("an illegal memory access".into()));
+        let other = RunError::from(RecordError::Device("an illegal memory access".into()));
         assert_eq!(other.clone().or_shortage(), other);
     }
 }

@@ -17,7 +17,6 @@ use crate::{
     model::{shape::ModelShape, stage::Stage},
     optimizer::AnyOptimizer,
     settings::TrainSettings,
-    train_error::TrainError,
     update::check_update,
 };
 use rekindle::{
@@ -51,16 +50,16 @@ impl Built {
         // As every loss here requires: one row of numbers, or one row for each token.
         let output = shape.output();
         if !matches!(output.dims.len(), 1 | 2) {
-            return Err(TrainError::Output {
-                got: output.clone(),
-            }
-            .into());
+            return Err(RunError::Refused(format!(
+                "one sample of the model's output has the shape {output}, but the loss needs one row of numbers: end with \
+                 a flatten and a linear layer"
+            )));
         }
         check_buffers(job)?;
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
         // Initial values are drawn on the device.
-        let mut built = TrainError::caught(|| blueprint.build(job.settings.dtype, device))?;
+        let mut built = RunError::caught(|| blueprint.build(job.settings.dtype, device))?;
         job.settings.defer_projection(&mut built);
         if job.settings.sync_batch_norm && !job.ranks.is_alone() {
             built.iter_mut().for_each(Stage::synchronise);
@@ -85,7 +84,7 @@ impl Built {
         let first = self
             .evaluate_last(job, device)
             .and_then(|()| self.first_part(job, device));
-        let batch = job.ranks.settled(first.map_err(RunError::from))?;
+        let batch = job.ranks.settled(first)?;
         let loss = loss_of_part(settings.accumulate);
         // The indices of a step's samples, and the sum of gradients of earlier parts, which is kept while the next part
         // runs.
@@ -165,11 +164,7 @@ impl Built {
     }
 
     /// The batch for measuring: the rank's first part of the run's first batch.
-    pub(crate) fn first_part(
-        &self,
-        job: &Job<'_>,
-        device: &Device,
-    ) -> Result<StepBatch, TrainError> {
+    pub(crate) fn first_part(&self, job: &Job<'_>, device: &Device) -> Result<StepBatch, RunError> {
         let samples = self.batches.step(0);
         let batch = &samples[job.part()][..job.micro_batch()];
         let batch = job.train.batch(batch);
@@ -179,7 +174,7 @@ impl Built {
 
     /// Runs the last batch of an evaluation, with the remaining samples: fewer may use other kernels, or another thread whose
     /// scratch memory stays allocated.
-    fn evaluate_last(&self, job: &Job<'_>, device: &Device) -> Result<(), TrainError> {
+    fn evaluate_last(&self, job: &Job<'_>, device: &Device) -> Result<(), RunError> {
         let Some(data) = job.eval else {
             return Ok(());
         };

@@ -26,7 +26,6 @@ use crate::{
     record::{PhasedStep, RunRecord},
     run_dir::RunFiles,
     step_times::StepTimes,
-    train_error::TrainError,
 };
 use rekindle::{
     meter::{Meter, PeakMemory},
@@ -180,23 +179,6 @@ impl<'a> Session<'a> {
     /// Steps done since the run was started or resumed.
     fn steps_here(&self) -> usize {
         self.progress.steps - self.resumed_at.unwrap_or(0)
-    }
-
-    /// Adds the batch number and the stage name to the error of a value that is not finite.
-    fn at_stage(&self, error: TrainError) -> RunError {
-        if let TrainError::NonFinite(found) = error {
-            let (step, per_epoch) = (found.step - 1, self.batches.steps_per_epoch());
-            // A path begins with the stage.
-            let path = found.gradient.as_deref();
-            let stage: Option<usize> = path.and_then(|path| path.split('.').next()?.parse().ok());
-            return RunError::NonFinite {
-                epoch: step / per_epoch + 1,
-                batch: step % per_epoch + 1,
-                stage: stage.and_then(|stage| self.job.model.stage_names().into_iter().nth(stage)),
-                found,
-            };
-        }
-        error.into()
     }
 
     fn finish(mut self, interrupted: bool) -> Result<RunRecord, RunError> {

@@ -18,7 +18,7 @@ use crate::{
     engine::{PartOutput, step_batch},
     finite,
     ranks::Tally,
-    train_error::TrainError,
+    run_error::RunError,
 };
 
 /// The joint results of the parts of a batch; phases and spans are those of the last part.
@@ -43,9 +43,9 @@ impl Session<'_> {
     /// Runs all parts, with the update where it belongs to the backward.
     pub(super) fn run_parts(
         &mut self,
-        parts: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
+        parts: impl ExactSizeIterator<Item = Result<Batch, RunError>>,
         rate: f64,
-    ) -> Result<Parts, TrainError> {
+    ) -> Result<Parts, RunError> {
         let count = parts.len();
         let scale = self.optimizer.scaler.scale().unwrap_or(1.0);
         let mut all = Parts {
@@ -75,7 +75,7 @@ impl Session<'_> {
     }
 
     /// Runs one of some equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
-    fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<PartOutput, TrainError> {
+    fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<PartOutput, RunError> {
         let mut before = PhaseRecorder::start(&*self.meter);
         self.engine
             .step

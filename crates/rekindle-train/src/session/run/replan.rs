@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     data::ahead::Ahead, device::probe, finite, model::tie::tie, optimizer::AnyOptimizer,
-    shortage::Shortage, tracker::TrackedPass, train_error::TrainError,
+    shortage::Shortage, tracker::TrackedPass,
 };
 use rekindle::{
     meter::Count,
@@ -71,15 +71,15 @@ impl Session<'_> {
     }
 
     /// Prepares to run the same batch again, if possible; ranks that have not failed wait for those that plan again.
-    fn again(&mut self, error: TrainError) -> Result<(), RunError> {
+    fn again(&mut self, error: RunError) -> Result<(), RunError> {
         let step = self.progress.steps + 1;
         match error {
-            TrainError::Short(shortage) => self.plan_smaller(shortage),
-            TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
+            RunError::Short(shortage) => self.plan_smaller(shortage),
+            RunError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
                 self.go_back(shortage, error)
             }
-            TrainError::ShortAfterUpdates { error, .. } => Err(self.at_stage(error.into())),
-            TrainError::Recorded(RecordError::Choosing { budget, needed })
+            RunError::ShortAfterUpdates { error, .. } => Err(error.into()),
+            RunError::Recorded(RecordError::Choosing { budget, needed })
                 if self.traced == Some(step) =>
             {
                 // A traced step waits after each span, so other operations are fused in it.
@@ -91,7 +91,7 @@ impl Session<'_> {
                 }));
                 Ok(())
             }
-            TrainError::Recorded(RecordError::Choosing { budget, needed })
+            RunError::Recorded(RecordError::Choosing { budget, needed })
                 if self.planned.summary.moves().is_some() =>
             {
                 // The next plan keeps all tensors on the device.
@@ -99,7 +99,7 @@ impl Session<'_> {
                 self.plan_smaller(Shortage::Choosing { needed, budget })
             }
             error if error.is_of_another_rank() && !error.is_partly_updated() => Ok(()),
-            error => Err(self.at_stage(error)),
+            error => Err(error),
         }
     }
 
@@ -182,7 +182,7 @@ impl Session<'_> {
         let files = self.files.as_mut();
         let snapshot = files.map(|files| files.go_back(self.tell));
         let Some(mut snapshot) = snapshot.transpose()?.flatten() else {
-            return Err(self.at_stage(error.into()));
+            return Err(error.into());
         };
         let failed = self.progress.steps + 1;
         // Free the optimizer's state before the model's values and the earlier state are loaded.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     finite, model::stage::Stage, optimizer::AnyOptimizer, progress::Progress,
-    run_dir::SnapshotEvery, snapshot, train_error::TrainError,
+    run_dir::SnapshotEvery, snapshot,
 };
 use rekindle::{
     meter::Meter,
@@ -79,11 +79,11 @@ impl Session<'_> {
     }
 
     /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
-    fn not_finite(&self) -> Result<Option<String>, TrainError> {
+    fn not_finite(&self) -> Result<Option<String>, RunError> {
         if let Some(path) = finite::first(&self.model.valid(), None)? {
             return Ok(Some(format!("`{path}`")));
         }
-        let state = TrainError::caught(|| self.optimizer.not_finite())?;
+        let state = RunError::caught(|| self.optimizer.not_finite())?;
         Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
     }
 
@@ -130,7 +130,7 @@ fn put(
     meter: &dyn Meter,
 ) -> io::Result<()> {
     let saved =
-        TrainError::caught(|| snapshot::put(out, fingerprint, progress, &model.valid(), optimizer));
+        RunError::caught(|| snapshot::put(out, fingerprint, progress, &model.valid(), optimizer));
     // The values were copied through pinned memory.
     meter.trim();
     saved.map_err(io::Error::other)?

@@ -28,9 +28,9 @@ use crate::{
     nonfinite::NonFinite,
     ranks::Tally,
     record::StepRecord,
+    run_error::RunError,
     settings::OnNonFinite,
     shortage::Shortage,
-    train_error::TrainError,
 };
 
 /// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
@@ -63,8 +63,8 @@ impl Session<'_> {
     /// finite and the settings stop there. The model, its statistics and the optimizer are then unchanged.
     pub(super) fn attempt(
         &mut self,
-        parts: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
-    ) -> Result<StepReport, TrainError> {
+        parts: impl ExactSizeIterator<Item = Result<Batch, RunError>>,
+    ) -> Result<StepReport, RunError> {
         let started = Instant::now();
         let before = self.statistics.before(&self.model);
         let rate = self.job.settings.rate_at(self.progress.steps);
@@ -142,7 +142,7 @@ impl Session<'_> {
     }
 
     /// Fails on all ranks before the first step that they run together, where one has no room for an update within it.
-    fn check_first_step(&self) -> Result<(), TrainError> {
+    fn check_first_step(&self) -> Result<(), RunError> {
         if self.settled {
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl Session<'_> {
 
     /// Fails where a device has no room for the first update, in which the optimizer's state comes: an update that has begun
     /// cannot be taken back.
-    fn check_first_update(&self) -> Result<(), TrainError> {
+    fn check_first_update(&self) -> Result<(), RunError> {
         if self.settled || self.meter.read().reserved_bytes.is_none() {
             return Ok(());
         }
@@ -180,12 +180,12 @@ impl Session<'_> {
 
     /// Fails if there is too little memory for the update; finds values that are not finite. A step with updates in its
     /// backward pass cannot be undone and is accepted.
-    fn check(&self, parts: &mut Parts) -> Result<Option<NonFinite>, TrainError> {
+    fn check(&self, parts: &mut Parts) -> Result<Option<NonFinite>, RunError> {
         if self.engine.step.update() == Update::InBackward {
             return self.nonfinite(parts);
         }
         if let Some(shortage) = self.shortage(parts.peak) {
-            return Err(TrainError::Short(shortage));
+            return Err(RunError::Short(shortage));
         }
         let found = self.nonfinite(parts)?;
         self.check_first_update().map(|()| found)
@@ -202,7 +202,7 @@ impl Session<'_> {
     }
 
     /// What is not finite, where the settings go on all the same.
-    fn nonfinite(&self, parts: &mut Parts) -> Result<Option<NonFinite>, TrainError> {
+    fn nonfinite(&self, parts: &mut Parts) -> Result<Option<NonFinite>, RunError> {
         let squares = self.optimizer.sum_of_squares(&self.model, &parts.gradients);
         parts.squares = squares.map(finite::read).transpose()?;
         let gradient = match parts.squares {
@@ -214,10 +214,19 @@ impl Session<'_> {
         }
         let scaler = &self.optimizer.scaler;
         let lower_scale = scaler.lower().filter(|_| parts.loss.is_finite());
+        let (step, per_epoch) = (self.progress.steps, self.batches.steps_per_epoch());
+        // A path begins with the stage.
+        let stage = gradient.as_ref().and_then(|path| {
+            let stage = path.split('.').next()?.parse().ok()?;
+            self.job.model.stage_names().into_iter().nth(stage)
+        });
         let found = NonFinite {
-            step: self.progress.steps + 1,
+            step: step + 1,
+            epoch: step / per_epoch + 1,
+            batch: step % per_epoch + 1,
             loss: parts.loss,
             gradient,
+            stage,
             handled: match lower_scale {
                 Some(_) => OnNonFinite::Skip,
                 None => self.job.settings.on_nonfinite,
@@ -226,7 +235,7 @@ impl Session<'_> {
             lower_scale,
         };
         match found.handled {
-            OnNonFinite::Stop => Err(TrainError::NonFinite(Box::new(found))),
+            OnNonFinite::Stop => Err(RunError::NonFinite(Box::new(found))),
             OnNonFinite::Skip | OnNonFinite::Continue => Ok(Some(found)),
         }
     }

@@ -1,39 +1,66 @@
-//! Errors of a training step.
+//! Errors of a training.
+
+use std::path::PathBuf;
+
+use rekindle_plan::{Bytes, PlanError};
+use thiserror::Error;
 
 use super::{
+    data::DataError,
+    device::{Unavailable, device_fault, refused_kernel},
+    file_error::FileError,
+    model::{shape_error::ShapeError, value::ValueError},
     nonfinite::NonFinite,
+    session::OutOfMemory,
     shortage::{Shortage, asked, speaks_of_memory},
-};
-use crate::{
-    device::{device_fault, refused_kernel},
-    model::{spec::SampleShape, value::ValueError},
 };
 use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
 
-/// A step that could not run.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum TrainError {
-    /// No loss accepts such an output.
+/// The error of a run that could not be started or finished, or of a step.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum RunError {
+    /// A layer cannot take its input.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// The data cannot fill a batch.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The given schedule exceeds its budget.
     #[error(
-        "one sample of the model's output has the shape {got}, but the loss needs one row of numbers: end with a flatten and a linear layer"
+        "this plan needs {peak} on this device, over its budget of {budget}: `rekindle plan` makes another"
     )]
-    Output {
-        /// The shape.
-        got: SampleShape,
+    OverBudget {
+        /// Its peak on the chain measured now.
+        peak: Bytes,
+        /// The budget.
+        budget: Bytes,
     },
-    /// The batch does not fit the model.
-    #[error(transparent)]
-    Shape(#[from] ValueError),
-    /// The next batch could not be built.
-    #[error("the next batch cannot be built: {0}")]
-    Batch(String),
-    /// The recorded step could not run.
-    #[error(transparent)]
-    Recorded(#[from] RecordError),
-    /// The loss or a gradient is not finite, and the settings stop there.
-    #[error("{0}")]
-    NonFinite(Box<NonFinite>),
-    /// There is too little memory; a smaller plan may help.
+    /// The plan needs more memory than is free.
+    #[error("the plan needs {peak}, but only {free}{} is free", of_total(.total))]
+    NotEnough {
+        /// Its peak.
+        peak: Bytes,
+        /// Free memory.
+        free: Bytes,
+        /// Total memory, if known.
+        total: Option<Bytes>,
+    },
+    /// One tensor is larger than any buffer of the device. No plan changes that.
+    #[error("{tensor} needs {bytes} in one buffer; this device allows {limit}")]
+    TensorTooLarge {
+        /// The largest tensor, in words.
+        tensor: String,
+        /// Whether it is a parameter, or the gradient of one.
+        is_weight: bool,
+        /// Its bytes.
+        bytes: Bytes,
+        /// The limit for one buffer.
+        limit: Bytes,
+    },
+    /// There is too little memory in a step; a smaller plan may help.
     #[error("{0}")]
     Short(Shortage),
     /// There is too little memory, detected after some parameters were updated: a smaller plan may help after going
@@ -45,12 +72,50 @@ pub enum TrainError {
         /// How far the step came.
         error: RecordError,
     },
-    /// Another rank failed and reports the error: the step has no effect.
-    #[error("another rank failed; this step was abandoned")]
+    /// Memory ran out in a step, and no smaller plan helps.
+    #[error(transparent)]
+    OutOfMemory(Box<OutOfMemory>),
+    /// Settings do not go together, or not with so many ranks; or a plan was made for another model.
+    #[error("{0}")]
+    Refused(String),
+    /// A batch does not fit the model.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// The next batch could not be built.
+    #[error("the next batch cannot be built: {0}")]
+    Batch(String),
+    /// A step could not be recorded, or not run.
+    #[error(transparent)]
+    Recorded(#[from] RecordError),
+    /// The loss or a gradient is not finite, and the settings stop the run: the state is that before the step.
+    #[error("{}", .0.ended())]
+    NonFinite(Box<NonFinite>),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] Unavailable),
+    /// The run's folder, or the weights to start from, cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The run has done all requested steps; its record has the results.
+    #[error(
+        "{}: all {steps} steps are done, so nothing is left to do; `--steps N` trains further", path.display()
+    )]
+    Finished {
+        /// The run's folder.
+        path: PathBuf,
+        /// Steps asked for.
+        steps: usize,
+    },
+    /// Another rank failed and reports the error; all ranks end.
+    #[error("another rank failed")]
     OtherRank,
 }
 
-impl TrainError {
+fn of_total(total: &Option<Bytes>) -> String {
+    total.map_or_else(String::new, |total| format!(" of {total}"))
+}
+
+impl RunError {
     /// Runs `call`, in which burn reads a device's values and reports failures by panics. Any other panic propagates.
     pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Self> {
         let of_device = |message: &str| {
