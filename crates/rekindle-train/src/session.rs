@@ -10,7 +10,7 @@
 //! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
 //! | `frontier.rs` | plans for many budgets |
 //! | `run.rs`, `run/` | the training loop: start, steps, evaluations, snapshots, other plans when memory is short, record |
-//! | `event.rs` | what happens in a run, as it is told; of it, what is said of its folder |
+//! | `event.rs` | what happens in a run, as it is told |
 //! | `out_of_memory.rs` | memory that ran out, and what held it |
 
 pub(super) mod built;
@@ -27,7 +27,7 @@ mod run;
 
 use self::built::Built;
 pub use self::{
-    event::{Event, MemoryNow, Notice, Tell},
+    event::{Event, MemoryNow, Tell},
     frontier::{FRONTIER_FORMAT, Frontier},
     job::{Job, KEEP_SNAPSHOTS, ScheduleRequest},
     measured_step::MeasuredStep,
@@ -45,8 +45,7 @@ pub use crate::{engine::Engine, run_error::RunError};
 ///
 /// # Errors
 ///
-/// A [`RunError`]. Files of the run's folder that cannot be written during training are not errors: see
-/// [`Notice`].
+/// A [`RunError`]. Files of the run's folder that cannot be written during training are not errors, but [told](Event::Noticed).
 pub fn run(job: &Job<'_>, device: DeviceId, tell: &mut Tell<'_>) -> Result<RunRecord, RunError> {
     let opened = open(device, job.settings.dtype)?;
     run::Session::prepare(job, device, opened, tell)?.run()

@@ -6,7 +6,7 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, PlanError, Seconds};
 
 use super::{
-    super::{Event, Notice, OutOfMemory, Planned, RunError, holders},
+    super::{Event, OutOfMemory, Planned, RunError, holders},
     Session, reserve,
     step::StepReport,
 };
@@ -84,11 +84,9 @@ impl Session<'_> {
             {
                 // A traced step waits after each span, so other operations are fused in it.
                 self.traced = None;
-                (self.tell)(Event::Noticed(&Notice::NotTraced {
-                    step,
-                    needed,
-                    budget,
-                }));
+                (self.tell)(Event::Noticed(&format!(
+                    "step {step} is not traced: choosing kernels for that may take up to {needed}, more than {budget}"
+                )));
                 Ok(())
             }
             RunError::Recorded(RecordError::Choosing { budget, needed })
@@ -194,7 +192,9 @@ impl Session<'_> {
             AnyOptimizer::new(self.job.settings).restored(&mut snapshot, &self.device)?;
         self.progress = snapshot.progress().clone();
         let to = self.progress.steps;
-        (self.tell)(Event::Noticed(&Notice::WentBack { failed, to }));
+        (self.tell)(Event::Noticed(&format!(
+            "step {failed} ran out of memory after some of its updates: back to the snapshot of step {to}"
+        )));
         self.resumed_at = self.resumed_at.map(|step| step.min(to));
         self.plan_smaller(shortage)
     }

@@ -47,10 +47,10 @@ impl Session<'_> {
             found = all.map_err(RecordError::from)?.into_iter().flatten().next();
         }
         if let Some(what) = found {
-            (self.tell)(Event::SnapshotWithheld {
-                step: self.progress.steps,
-                what: &what,
-            });
+            (self.tell)(Event::Noticed(&format!(
+                "no snapshot after step {}: {what} is not finite; the previous one is kept",
+                self.progress.steps
+            )));
             self.write_record();
             return Ok(());
         }
