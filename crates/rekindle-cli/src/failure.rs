@@ -277,9 +277,7 @@ impl From<RunError> for Failure {
             RunError::Recorded(error) => error.into(),
             RunError::NonFinite(_) => Self::with_help(exit::NOT_FINITE, error, FINITE),
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
-            RunError::Value(_) | RunError::Batch(_) | RunError::ShortAfterUpdates { .. } => {
-                Self::other(error)
-            }
+            RunError::Value(_) | RunError::Batch(_) => Self::other(error),
         }
     }
 }

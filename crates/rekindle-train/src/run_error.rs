@@ -12,7 +12,7 @@ use super::{
     model::{shape_error::ShapeError, value::ValueError},
     nonfinite::NonFinite,
     session::OutOfMemory,
-    shortage::{Shortage, asked, speaks_of_memory},
+    shortage::{Shortage, speaks_of_memory},
 };
 use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
 
@@ -63,15 +63,6 @@ pub enum RunError {
     /// There is too little memory in a step; a smaller plan may help.
     #[error("{0}")]
     Short(Shortage),
-    /// There is too little memory, detected after some parameters were updated: a smaller plan may help after going
-    /// back to a snapshot.
-    #[error("{error}")]
-    ShortAfterUpdates {
-        /// What was short.
-        shortage: Shortage,
-        /// How far the step came.
-        error: RecordError,
-    },
     /// Memory ran out in a step, and no smaller plan helps.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
@@ -153,35 +144,15 @@ impl RunError {
 
     /// Whether some parameters are updated and others not: training cannot continue from such a model.
     pub(super) fn is_partly_updated(&self) -> bool {
-        matches!(
-            self,
-            Self::Recorded(RecordError::PartlyUpdated { .. }) | Self::ShortAfterUpdates { .. }
-        )
+        matches!(self, Self::Recorded(RecordError::PartlyUpdated { .. }))
     }
 
     /// Converts the error to a shortage if it is one.
     pub(super) fn or_shortage(self) -> Self {
-        if let Self::Recorded(error @ RecordError::PartlyUpdated { source, .. }) = &self
-            && let Self::Short(shortage) = Self::from((**source).clone()).or_shortage()
-        {
-            let error = error.clone();
-            return Self::ShortAfterUpdates { shortage, error };
-        }
-        let shortage = match self {
-            Self::Recorded(RecordError::OutOfMemory(failure)) => Shortage::Failed(failure),
-            Self::Recorded(RecordError::OverBudget { in_use, budget }) => Shortage::OverBudget {
-                peak: in_use,
-                budget,
-            },
-            Self::Recorded(RecordError::Infeasible {
-                budget, smallest, ..
-            }) => Shortage::NoRoom { budget, smallest },
-            Self::Recorded(RecordError::Device(message)) if speaks_of_memory(&message) => {
-                let asked = asked(&message);
-                Shortage::Device { asked, message }
-            }
-            other => return other,
+        let shortage = match &self {
+            Self::Recorded(error) => Shortage::of(error),
+            _ => None,
         };
-        Self::Short(shortage)
+        shortage.map_or(self, Self::Short)
     }
 }

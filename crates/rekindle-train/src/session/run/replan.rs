@@ -73,12 +73,14 @@ impl Session<'_> {
     /// Prepares to run the same batch again, if possible; ranks that have not failed wait for those that plan again.
     fn again(&mut self, error: RunError) -> Result<(), RunError> {
         let step = self.progress.steps + 1;
+        if let RunError::Recorded(RecordError::PartlyUpdated { source, .. }) = &error
+            && let Some(shortage) = Shortage::of(source)
+            && self.job.ranks.is_alone()
+        {
+            return self.go_back(shortage, error);
+        }
         match error {
             RunError::Short(shortage) => self.plan_smaller(shortage),
-            RunError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
-                self.go_back(shortage, error)
-            }
-            RunError::ShortAfterUpdates { error, .. } => Err(error.into()),
             RunError::Recorded(RecordError::Choosing { budget, needed })
                 if self.traced == Some(step) =>
             {
@@ -176,11 +178,11 @@ impl Session<'_> {
 
     /// Goes back to the last snapshot after a failed step that has updated some parameters, and continues with a plan
     /// with less memory. Without a snapshot the run ends.
-    fn go_back(&mut self, shortage: Shortage, error: RecordError) -> Result<(), RunError> {
+    fn go_back(&mut self, shortage: Shortage, error: RunError) -> Result<(), RunError> {
         let files = self.files.as_mut();
         let snapshot = files.map(|files| files.go_back(self.tell));
         let Some(mut snapshot) = snapshot.transpose()?.flatten() else {
-            return Err(error.into());
+            return Err(error);
         };
         let failed = self.progress.steps + 1;
         // Free the optimizer's state before the model's values and the earlier state are loaded.
