@@ -36,12 +36,8 @@ pub(crate) fn step_batch(
     Ok((input, targets, scaler.tensor(device)))
 }
 
-/// Moves a batch to the device, its inputs in the model's type.
-///
-/// # Errors
-///
-/// If its values do not fill its shape.
-pub fn to_device(
+/// Moves a batch to the device, its inputs in the model's type. Fails if its values do not fill its shape.
+pub(crate) fn to_device(
     batch: Batch,
     dtype: Dtype,
     device: &Device,

@@ -69,7 +69,6 @@ pub mod tracker;
 pub mod update;
 pub mod verify;
 
-pub use engine::to_device;
 pub use estimate::{Estimated, kernels};
 pub use file_error::FileError;
 #[cfg(fuzzing)]

@@ -6,18 +6,17 @@
 //! |---|---|
 //! | `job.rs`, `plan_file.rs` | what is to be trained, and where its schedule comes from |
 //! | `built.rs` | the model as it is built; its step, recorded and measured |
-//! | `plans.rs`, `planned.rs`, `largest.rs` | plans of that step |
+//! | `plans.rs`, `planned.rs` | plans of that step, and what each takes |
 //! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
 //! | `frontier.rs` | plans for many budgets |
 //! | `run.rs`, `run/` | the training loop: start, steps, evaluations, snapshots, other plans when memory is short, record |
 //! | `event.rs` | what happens in a run, as it is told |
-//! | `out_of_memory.rs` | memory that ran out, and what held it |
+//! | `out_of_memory.rs` | memory that ran out |
 
 pub(super) mod built;
 mod event;
 mod frontier;
 mod job;
-mod largest;
 mod measured_step;
 mod out_of_memory;
 mod plan_file;
@@ -31,9 +30,9 @@ pub use self::{
     frontier::{FRONTIER_FORMAT, Frontier},
     job::{Job, KEEP_SNAPSHOTS, ScheduleRequest},
     measured_step::MeasuredStep,
-    out_of_memory::{OutOfMemory, holders},
+    out_of_memory::OutOfMemory,
     plan_file::{PLAN_FORMAT, PlanFile},
-    planned::Planned,
+    planned::{Planned, holders},
 };
 use crate::{
     device::{DeviceId, OpenDevice, open},

@@ -35,6 +35,8 @@ impl Session<'_> {
             }
             match self.attempt(parts) {
                 Ok(mut report) => {
+                    // One in an update, which cannot be undone, used the reserve.
+                    let short = self.shortage(report.parts.peak);
                     // What is held between steps is the same after each of them.
                     let waits = Instant::now();
                     ahead.wait();
@@ -46,8 +48,8 @@ impl Session<'_> {
                         let passes = TrackedPass::all(next, changes, &report.parts.spans, chain);
                         (self.tell)(Event::Tracked(&passes));
                     }
-                    if let Some(shortage) = &report.short
-                        && let Err(error) = self.plan_smaller(shortage.clone())
+                    if let Some(shortage) = short
+                        && let Err(error) = self.plan_smaller(shortage)
                     {
                         if let Some(files) = &mut self.files {
                             files.stepped(&report.record, self.tell);

@@ -44,8 +44,6 @@ pub(super) struct StepReport {
     pub(super) parts: Parts,
     /// Values of the step that are not finite, if the settings continue anyway.
     pub(super) nonfinite: Option<NonFinite>,
-    /// A shortage in an update, which cannot be undone and used the reserve.
-    pub(super) short: Option<Shortage>,
 }
 
 impl Session<'_> {
@@ -118,7 +116,6 @@ impl Session<'_> {
         after.end(Phase::Optimizer);
 
         self.settled = true;
-        let short = self.shortage(parts.peak);
         let update = after.finish();
         let traced = traced_update(parts.spans.last(), update.first());
         parts.spans.extend(traced);
@@ -137,7 +134,6 @@ impl Session<'_> {
             record,
             parts,
             nonfinite,
-            short,
         })
     }
 
@@ -192,7 +188,7 @@ impl Session<'_> {
     }
 
     /// An allocation that failed, or a step that took more than its budget.
-    fn shortage(&self, peak: PeakMemory) -> Option<Shortage> {
+    pub(super) fn shortage(&self, peak: PeakMemory) -> Option<Shortage> {
         if let Some(failure) = self.meter.failure() {
             return Some(Shortage::Failed(failure));
         }
