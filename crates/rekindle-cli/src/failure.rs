@@ -265,9 +265,7 @@ impl From<RunError> for Failure {
                 };
                 Self::with_help(exit::NO_PLAN, error, help)
             }
-            RunError::OutOfMemory(_) | RunError::Short(_) => {
-                Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
-            }
+            RunError::OutOfMemory(_) => Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER),
             RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
             RunError::Shape(_)
             | RunError::Refused(_)

@@ -12,7 +12,7 @@ use super::{
     model::{shape_error::ShapeError, value::ValueError},
     nonfinite::NonFinite,
     session::OutOfMemory,
-    shortage::{Shortage, speaks_of_memory},
+    shortage::speaks_of_memory,
 };
 use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
 
@@ -60,9 +60,6 @@ pub enum RunError {
         /// The limit for one buffer.
         limit: Bytes,
     },
-    /// There is too little memory in a step; a smaller plan may help.
-    #[error("{0}")]
-    Short(Shortage),
     /// Memory ran out in a step, and no smaller plan helps.
     #[error(transparent)]
     OutOfMemory(Box<OutOfMemory>),
@@ -134,7 +131,7 @@ impl RunError {
     }
 
     /// The error of the recorded step, also where some parameters were updated before it.
-    fn of_step(&self) -> Option<&RecordError> {
+    pub(super) fn of_step(&self) -> Option<&RecordError> {
         match self {
             Self::Recorded(RecordError::PartlyUpdated { source, .. }) => Some(&**source),
             Self::Recorded(error) => Some(error),
@@ -145,14 +142,5 @@ impl RunError {
     /// Whether some parameters are updated and others not: training cannot continue from such a model.
     pub(super) fn is_partly_updated(&self) -> bool {
         matches!(self, Self::Recorded(RecordError::PartlyUpdated { .. }))
-    }
-
-    /// Converts the error to a shortage if it is one.
-    pub(super) fn or_shortage(self) -> Self {
-        let shortage = match &self {
-            Self::Recorded(error) => Shortage::of(error),
-            _ => None,
-        };
-        shortage.map_or(self, Self::Short)
     }
 }

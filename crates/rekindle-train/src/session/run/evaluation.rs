@@ -13,6 +13,7 @@ use crate::{
     finite,
     ranks::Tally,
     record::EvalRecord,
+    shortage::Shortage,
 };
 
 impl Session<'_> {
@@ -42,9 +43,9 @@ impl Session<'_> {
             Ok(all) => all,
             Err(error) => {
                 self.meter.trim();
-                let ended = match error.or_shortage() {
-                    RunError::Short(shortage) => self.out_of_memory(shortage, None),
-                    error => error,
+                let ended = match error.of_step().and_then(Shortage::of) {
+                    Some(shortage) => self.out_of_memory(shortage, None),
+                    None => error,
                 };
                 let ended = self.job.ranks.settled(Err(ended));
                 return ended.map_err(|error| self.ended(error, true));

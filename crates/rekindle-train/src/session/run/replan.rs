@@ -36,7 +36,8 @@ impl Session<'_> {
             match self.attempt(parts) {
                 Ok(mut report) => {
                     // One in an update, which cannot be undone, used the reserve.
-                    let short = self.shortage(report.parts.peak);
+                    let short = self.too_much(report.parts.peak);
+                    let short = short.as_ref().and_then(Shortage::of);
                     // What is held between steps is the same after each of them.
                     let waits = Instant::now();
                     ahead.wait();
@@ -75,14 +76,15 @@ impl Session<'_> {
     /// Prepares to run the same batch again, if possible; ranks that have not failed wait for those that plan again.
     fn again(&mut self, error: RunError) -> Result<(), RunError> {
         let step = self.progress.steps + 1;
-        if let RunError::Recorded(RecordError::PartlyUpdated { source, .. }) = &error
-            && let Some(shortage) = Shortage::of(source)
-            && self.job.ranks.is_alone()
-        {
-            return self.go_back(shortage, error);
+        if let Some(shortage) = error.of_step().and_then(Shortage::of) {
+            if !error.is_partly_updated() {
+                return self.plan_smaller(shortage);
+            }
+            if self.job.ranks.is_alone() {
+                return self.go_back(shortage, error);
+            }
         }
         match error {
-            RunError::Short(shortage) => self.plan_smaller(shortage),
             RunError::Recorded(RecordError::Choosing { budget, needed })
                 if self.traced == Some(step) =>
             {

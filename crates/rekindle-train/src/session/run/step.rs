@@ -30,7 +30,6 @@ use crate::{
     record::StepRecord,
     run_error::RunError,
     settings::OnNonFinite,
-    shortage::Shortage,
 };
 
 /// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
@@ -71,7 +70,6 @@ impl Session<'_> {
             Ok(parts) => parts,
             Err(error) => {
                 self.abandon(before);
-                let error = error.or_shortage();
                 return Err(self.job.ranks.fail(error, || self.counted_peak()));
             }
         };
@@ -87,7 +85,7 @@ impl Session<'_> {
             Err(error) => {
                 drop(parts);
                 self.abandon(before);
-                return Err(error.or_shortage());
+                return Err(error);
             }
         };
         let loss_scale = self.optimizer.scaler.scale();
@@ -180,21 +178,21 @@ impl Session<'_> {
         if self.engine.step.update() == Update::InBackward {
             return self.nonfinite(parts);
         }
-        if let Some(shortage) = self.shortage(parts.peak) {
-            return Err(RunError::Short(shortage));
+        if let Some(error) = self.too_much(parts.peak) {
+            return Err(error.into());
         }
         let found = self.nonfinite(parts)?;
         self.check_first_update().map(|()| found)
     }
 
     /// An allocation that failed, or a step that took more than its budget.
-    pub(super) fn shortage(&self, peak: PeakMemory) -> Option<Shortage> {
+    pub(super) fn too_much(&self, peak: PeakMemory) -> Option<RecordError> {
         if let Some(failure) = self.meter.failure() {
-            return Some(Shortage::Failed(failure));
+            return Some(RecordError::OutOfMemory(failure));
         }
-        let peak = peak.counted(self.job.count);
-        let budget = self.budget.filter(|budget| peak > *budget)?;
-        Some(Shortage::OverBudget { peak, budget })
+        let in_use = peak.counted(self.job.count);
+        let budget = self.budget.filter(|budget| in_use > *budget)?;
+        Some(RecordError::OverBudget { in_use, budget })
     }
 
     /// What is not finite, where the settings go on all the same.
