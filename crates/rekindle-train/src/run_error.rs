@@ -17,7 +17,7 @@ use super::{
 use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
 
 /// The error of a run that could not be started or finished, or of a step.
-#[derive(Debug, Clone, PartialEq, Error)]
+#[derive(Debug, PartialEq, Error)]
 pub enum RunError {
     /// A layer cannot take its input.
     #[error(transparent)]

@@ -17,6 +17,7 @@ use crate::{
     data::batch::Batch,
     engine::{PartOutput, step_batch},
     finite,
+    nonfinite::NonFinite,
     ranks::Tally,
     run_error::RunError,
 };
@@ -28,6 +29,8 @@ pub(super) struct Parts {
     /// The sum of their squares, if known and used for clipping.
     pub(super) squares: Option<f64>,
     pub(super) loss: f64,
+    /// What is not finite, if the settings continue anyway.
+    pub(super) nonfinite: Option<NonFinite>,
     pub(super) tally: Tally,
     pub(super) peak: PeakMemory,
     /// Memory by phase.

@@ -7,12 +7,13 @@ use rekindle_plan::{Bytes, PlanError, Seconds};
 
 use super::{
     super::{Event, OutOfMemory, Planned, RunError, holders},
-    Session, reserve,
-    step::StepReport,
+    Session,
+    parts::Parts,
+    reserve,
 };
 use crate::{
     data::ahead::Ahead, device::probe, finite, model::tie::tie, optimizer::AnyOptimizer,
-    shortage::Shortage, tracker::TrackedPass,
+    record::StepRecord, shortage::Shortage, tracker::TrackedPass,
 };
 use rekindle::{
     meter::Count,
@@ -24,7 +25,7 @@ const TRACKED_STEPS: usize = 3;
 
 impl Session<'_> {
     /// Runs the next step, with smaller plans if there is too little memory.
-    pub(super) fn step(&mut self, ahead: &mut Ahead) -> Result<StepReport, RunError> {
+    pub(super) fn step(&mut self, ahead: &mut Ahead) -> Result<(StepRecord, Parts), RunError> {
         loop {
             let next = self.progress.steps + 1;
             let parts = self.job.settings.accumulate;
@@ -34,33 +35,33 @@ impl Session<'_> {
                 self.engine.step.set_watched(true);
             }
             match self.attempt(parts) {
-                Ok(mut report) => {
+                Ok((mut record, parts)) => {
                     // One in an update, which cannot be undone, used the reserve.
-                    let short = self.too_much(report.parts.peak);
+                    let short = self.too_much(parts.peak);
                     let short = short.as_ref().and_then(Shortage::of);
                     // What is held between steps is the same after each of them.
                     let waits = Instant::now();
                     ahead.wait();
-                    report.record.step_s += Seconds(waits.elapsed().as_secs_f64());
+                    record.step_s += Seconds(waits.elapsed().as_secs_f64());
                     if tracked {
                         // Before another plan is made, for the steps to come.
                         let changes = self.engine.step.changes();
                         let chain = &self.planned.staged.chain;
-                        let passes = TrackedPass::all(next, changes, &report.parts.spans, chain);
+                        let passes = TrackedPass::all(next, changes, &parts.spans, chain);
                         (self.tell)(Event::Tracked(&passes));
                     }
                     if let Some(shortage) = short
                         && let Err(error) = self.plan_smaller(shortage)
                     {
                         if let Some(files) = &mut self.files {
-                            files.stepped(&report.record, self.tell);
+                            files.stepped(&record, self.tell);
                         }
                         return Err(self.ended(error, true));
                     }
                     if let Some(by) = self.engine.step.take_growth() {
                         self.planned_by_step(by);
                     }
-                    return Ok(report);
+                    return Ok((record, parts));
                 }
                 Err(error) => {
                     let whole = !error.is_partly_updated();

@@ -35,16 +35,6 @@ use crate::{
 /// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
 const TRIAL_BYTES: u64 = 128 << 20;
 
-/// The report of one optimizer step.
-pub(super) struct StepReport {
-    /// Loss, accuracy, time.
-    pub(super) record: StepRecord,
-    /// What its parts came to, and its update; without the gradients, which the update takes.
-    pub(super) parts: Parts,
-    /// Values of the step that are not finite, if the settings continue anyway.
-    pub(super) nonfinite: Option<NonFinite>,
-}
-
 impl Session<'_> {
     /// The highest peak so far of the bytes that a budget counts.
     pub(super) fn counted_peak(&self) -> Bytes {
@@ -52,7 +42,8 @@ impl Session<'_> {
     }
 
     /// Runs one optimizer step on batches whose shapes fit the model: a whole batch, or equal parts of one whose
-    /// gradients are summed. The phases and spans are those of the last part.
+    /// gradients are summed. Returns what its parts and its update came to, without the gradients, which the update takes. The
+    /// phases and spans are those of the last part.
     ///
     /// # Errors
     ///
@@ -61,7 +52,7 @@ impl Session<'_> {
     pub(super) fn attempt(
         &mut self,
         parts: impl ExactSizeIterator<Item = Result<Batch, RunError>>,
-    ) -> Result<StepReport, RunError> {
+    ) -> Result<(StepRecord, Parts), RunError> {
         let started = Instant::now();
         let before = self.statistics.before(&self.model);
         let rate = self.job.settings.rate_at(self.progress.steps);
@@ -77,11 +68,9 @@ impl Session<'_> {
 
         let meter = Arc::clone(&self.meter);
         let mut after = PhaseRecorder::start(&*meter);
-        let checked = self.check(&mut parts);
-        let told = checked.as_ref().map(|_| parts.tally).map_err(Clone::clone);
-        let told = self.job.ranks.tell(told, || self.counted_peak());
-        let (tally, nonfinite) = match told.and_then(|tally| Ok((tally, checked?))) {
-            Ok(told) => told,
+        let checked = self.check(&mut parts).map(|()| parts.tally);
+        let tally = match self.job.ranks.tell(checked, || self.counted_peak()) {
+            Ok(tally) => tally,
             Err(error) => {
                 drop(parts);
                 self.abandon(before);
@@ -90,7 +79,7 @@ impl Session<'_> {
         };
         let loss_scale = self.optimizer.scaler.scale();
         let left_out = |found: &&NonFinite| found.handled == OnNonFinite::Skip;
-        let skipped = nonfinite.as_ref().filter(left_out);
+        let skipped = parts.nonfinite.as_ref().filter(left_out);
         if let Some(found) = skipped {
             drop(take(&mut parts.gradients));
             self.model = before.put_back(self.take_model());
@@ -128,11 +117,7 @@ impl Session<'_> {
             skipped: skipped.is_some(),
         };
         self.progress.stepped(&record);
-        Ok(StepReport {
-            record,
-            parts,
-            nonfinite,
-        })
+        Ok((record, parts))
     }
 
     /// Fails on all ranks before the first step that they run together, where one has no room for an update within it.
@@ -174,15 +159,15 @@ impl Session<'_> {
 
     /// Fails if there is too little memory for the update; finds values that are not finite. A step with updates in its
     /// backward pass cannot be undone and is accepted.
-    fn check(&self, parts: &mut Parts) -> Result<Option<NonFinite>, RunError> {
+    fn check(&self, parts: &mut Parts) -> Result<(), RunError> {
         if self.engine.step.update() == Update::InBackward {
-            return self.nonfinite(parts);
+            return self.check_finite(parts);
         }
         if let Some(error) = self.too_much(parts.peak) {
             return Err(error.into());
         }
-        let found = self.nonfinite(parts)?;
-        self.check_first_update().map(|()| found)
+        self.check_finite(parts)?;
+        self.check_first_update()
     }
 
     /// An allocation that failed, or a step that took more than its budget.
@@ -195,8 +180,8 @@ impl Session<'_> {
         Some(RecordError::OverBudget { in_use, budget })
     }
 
-    /// What is not finite, where the settings go on all the same.
-    fn nonfinite(&self, parts: &mut Parts) -> Result<Option<NonFinite>, RunError> {
+    /// Finds what is not finite, and fails where the settings stop there.
+    fn check_finite(&self, parts: &mut Parts) -> Result<(), RunError> {
         let squares = self.optimizer.sum_of_squares(&self.model, &parts.gradients);
         parts.squares = squares.map(finite::read).transpose()?;
         let gradient = match parts.squares {
@@ -204,7 +189,7 @@ impl Session<'_> {
             _ => finite::first(&self.model, Some(&parts.gradients))?,
         };
         if parts.loss.is_finite() && gradient.is_none() {
-            return Ok(None);
+            return Ok(());
         }
         let scaler = &self.optimizer.scaler;
         let lower_scale = scaler.lower().filter(|_| parts.loss.is_finite());
@@ -228,10 +213,11 @@ impl Session<'_> {
             loss_scale: scaler.scale(),
             lower_scale,
         };
-        match found.handled {
-            OnNonFinite::Stop => Err(RunError::NonFinite(Box::new(found))),
-            OnNonFinite::Skip | OnNonFinite::Continue => Ok(Some(found)),
+        if found.handled == OnNonFinite::Stop {
+            return Err(RunError::NonFinite(Box::new(found)));
         }
+        parts.nonfinite = Some(found);
+        Ok(())
     }
 
     /// Updates the model, and returns the measurements of exchanging parameters between ranks that divide the updates.

@@ -108,9 +108,9 @@ impl Session<'_> {
         let mut peak = self.no_peak();
         let mut times = StepTimes::new();
         for step in 0..PLAIN_STEPS {
-            let report = self.attempt(parts())?;
-            raise(&mut peak, &report.parts.phases);
-            times.add(report.record.step_s, step > 0);
+            let (record, done) = self.attempt(parts())?;
+            raise(&mut peak, &done.phases);
+            times.add(record.step_s, step > 0);
         }
         Ok(Some(self.measured(peak, &times)))
     }
