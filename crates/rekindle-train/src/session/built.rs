@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::{
-    module::{Module, ModuleVisitor, Param},
-    tensor::{Device, Tensor},
-};
+use burn::{module::Module, tensor::Device};
 
 use super::{Event, Job, RunError, Tell};
 use crate::{
@@ -17,6 +14,7 @@ use crate::{
     model::{shape::ModelShape, stage::Stage},
     optimizer::AnyOptimizer,
     settings::TrainSettings,
+    tensors,
     update::check_update,
 };
 use rekindle::{
@@ -137,25 +135,14 @@ impl Built {
     /// contiguous copy of one of its tensors. Ranks that may divide the state send it encoded, in a buffer that doubles
     /// as it grows.
     fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
-        #[derive(Default)]
-        struct Parameters {
-            count: u64,
-            largest: usize,
-        }
-        impl ModuleVisitor for Parameters {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.count += 1;
-                self.largest = self.largest.max(param.shape().num_elements());
-            }
-        }
         let shards = !job.ranks.is_alone() && job.state().may_shard(job.budget().is_some());
         if job.run_dir.is_none() && !shards {
             return Bytes::ZERO;
         }
-        let mut parameters = Parameters::default();
-        self.model.visit(&mut parameters);
-        let numbers = parameters.largest as u64;
-        let written = Bytes(WRITER_BYTES + parameters.count * HANDLE_BYTES);
+        let parameters = tensors::list(&self.model);
+        let sizes = parameters.iter().map(|one| one.shape.num_elements() as u64);
+        let numbers = sizes.max().unwrap_or_default();
+        let written = Bytes(WRITER_BYTES + parameters.len() as u64 * HANDLE_BYTES);
         let contiguous = Bytes(numbers * Dtype::F32.bytes()) + written;
         let on_host = meter.read().reserved_bytes.is_none();
         let copies = if shards { 3 } else { 1 };
