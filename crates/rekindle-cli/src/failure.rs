@@ -9,7 +9,7 @@ use miette::{Report, miette};
 use rekindle::{record::RecordError, reduce::ReduceError};
 use rekindle_plan::{Bytes, PlanError};
 use rekindle_train::{
-    FileError, TrainError,
+    FileError,
     data::DataError,
     device::{device_fault, innermost_cause, refused_kernel, seal_kernels, tile_too_large},
     session::RunError,
@@ -265,19 +265,17 @@ impl From<RunError> for Failure {
                 };
                 Self::with_help(exit::NO_PLAN, error, help)
             }
-            RunError::OutOfMemory(_) | RunError::Train(TrainError::Short(_)) => {
-                Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
-            }
+            RunError::OutOfMemory(_) => Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER),
             RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
             RunError::Shape(_)
             | RunError::Refused(_)
             | RunError::Device(_)
             | RunError::Finished { .. } => Self::usage(error),
             RunError::File(error) => error.into(),
-            RunError::Train(TrainError::Recorded(error)) => error.into(),
-            RunError::NonFinite { .. } => Self::with_help(exit::NOT_FINITE, error, FINITE),
+            RunError::Recorded(error) => error.into(),
+            RunError::NonFinite(_) => Self::with_help(exit::NOT_FINITE, error, FINITE),
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
-            RunError::Train(_) => Self::other(error),
+            RunError::Batch(_) => Self::other(error),
         }
     }
 }

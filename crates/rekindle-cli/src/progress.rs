@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rekindle_train::{
     NonFinite,
     record::StepRecord,
-    session::{Event, MemoryNow, Notice, Planned},
+    session::{Event, MemoryNow, Planned},
     settings::OnNonFinite,
 };
 
@@ -106,10 +106,15 @@ impl Progress {
                 self.note_plan(planned);
             }
             Event::NonFinite(found) => self.nonfinite(found),
-            Event::SnapshotWithheld { step, what } => self.line(&format!(
-                "warning: no snapshot after step {step}: {what} is not finite; the previous one is kept"
-            )),
-            Event::Noticed(notice) => self.noticed(notice),
+            Event::Noticed(text) => self.line(&format!("warning: {text}")),
+            Event::WrittenAgain(text) => self.line(text),
+            Event::Unwritten(text) => {
+                self.written = Err(Failure::with_help(
+                    exit::FILE_REFUSED,
+                    text,
+                    "make room, then `rekindle train --resume RUN_DIR` writes the rest",
+                ));
+            }
             Event::Evaluating { done, of, stop } => {
                 self.evaluating(done, of);
                 *stop = stop::asked();
@@ -210,20 +215,6 @@ impl Progress {
             steps => format!(" ({steps} such steps so far)"),
         };
         self.line(&format!("warning: {found}: {handled}{so_far}"));
-    }
-
-    fn noticed(&mut self, notice: &Notice<'_>) {
-        match notice {
-            Notice::Unwritten(_) => {
-                self.written = Err(Failure::with_help(
-                    exit::FILE_REFUSED,
-                    notice,
-                    "make room, then `rekindle train --resume RUN_DIR` writes the rest",
-                ));
-            }
-            Notice::WrittenAgain(_) => self.line(&notice.to_string()),
-            _ => self.line(&format!("warning: {notice}")),
-        }
     }
 
     /// Removes the bar. An error lists the files that were not written.

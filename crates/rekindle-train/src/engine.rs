@@ -5,7 +5,7 @@ use super::{
     loss::{Correct, TargetTensor},
     loss_scale::LossScaler,
     optimizer::AnyOptimizer,
-    train_error::TrainError,
+    run_error::RunError,
 };
 use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -41,8 +41,7 @@ pub(crate) fn step_batch(
 /// # Panics
 ///
 /// If its values do not fill its shape.
-#[must_use]
-pub fn to_device(batch: Batch, dtype: Dtype, device: &Device) -> (Value, TargetTensor) {
+pub(crate) fn to_device(batch: Batch, dtype: Dtype, device: &Device) -> (Value, TargetTensor) {
     let samples = batch.samples();
     let input = match batch.inputs {
         Numbers::Floats(numbers) => {
@@ -98,7 +97,7 @@ impl Engine {
         seed: StepSeed,
         (rate, optimizer): (f64, &mut AnyOptimizer),
         device: &Device,
-    ) -> Result<PartOutput, TrainError> {
+    ) -> Result<PartOutput, RunError> {
         device.seed(seed.before());
         let part = match self.step.update() {
             Update::After => self.step.run(model, batch)?,

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// The error of a file or a folder that cannot be used: its path, what is wrong, and what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct FileError {
     path: PathBuf,

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::settings::{OnNonFinite, TrainSettings};
+use super::settings::{OnNonFinite, RateSchedule, TrainSettings};
 use crate::{data::Dataset, model::spec::ModelSpec};
 
 /// Settings that do not change what a run computes. The share for evaluation shows in the number of samples, and steps are
@@ -31,7 +31,7 @@ pub(super) fn fingerprint(
     };
     let mut fields = object(json!(settings));
     fields.retain(|key, _| !FREE.contains(&key.as_str()));
-    if settings.rate_depends_on_steps() {
+    if settings.schedule == RateSchedule::WarmupCosine {
         fields.insert("steps".into(), settings.steps.into());
     }
     let mut about = object(data.identity());

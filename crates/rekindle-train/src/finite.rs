@@ -14,14 +14,14 @@ use burn::{
     tensor::{FloatDType, Tensor, kind::Basic},
 };
 
-use super::train_error::TrainError;
+use super::run_error::RunError;
 use rekindle::record::RecordError;
 
 /// The path of the first tensor of a module that is not finite: of these gradients, or else of its values.
 pub(super) fn first(
     module: &impl Module,
     gradients: Option<&GradientsParams>,
-) -> Result<Option<String>, TrainError> {
+) -> Result<Option<String>, RunError> {
     let mut visit = Visit {
         gradients,
         one_by_one: false,
@@ -42,7 +42,7 @@ pub(super) fn first(
 }
 
 /// A tensor's number.
-pub(super) fn read<K: Basic>(tensor: Tensor<1, K>) -> Result<f64, TrainError> {
+pub(super) fn read<K: Basic>(tensor: Tensor<1, K>) -> Result<f64, RunError> {
     let data = tensor.try_into_data();
     let data = data.map_err(|error| RecordError::Device(error.to_string()))?;
     Ok(data.iter::<f64>().next().unwrap_or(f64::NAN))
@@ -55,7 +55,7 @@ struct Visit<'a> {
     one_by_one: bool,
     path: Vec<String>,
     sum: Option<Tensor<1>>,
-    found: Result<Option<String>, TrainError>,
+    found: Result<Option<String>, RunError>,
 }
 
 impl ModuleVisitor for Visit<'_> {
@@ -89,7 +89,7 @@ impl ModuleVisitor for Visit<'_> {
     }
 }
 
-fn has_only_finite<const D: usize>(tensor: Tensor<D>) -> Result<bool, TrainError> {
+fn has_only_finite<const D: usize>(tensor: Tensor<D>) -> Result<bool, RunError> {
     if read(tensor.clone().cast(FloatDType::F32).sum())?.is_finite() {
         return Ok(true);
     }

@@ -5,12 +5,6 @@ use std::f64::consts::PI;
 use super::settings::{RateSchedule, TrainSettings};
 
 impl TrainSettings {
-    /// Whether a step's rate depends on the number of steps: such a run cannot be extended.
-    #[must_use]
-    pub fn rate_depends_on_steps(&self) -> bool {
-        self.schedule == RateSchedule::WarmupCosine
-    }
-
     /// The learning rate of step `step`, from 0.
     ///
     /// With a warm-up of w steps, step i < w has `rate (i + 1) / w`; after it the rate follows

@@ -56,6 +56,7 @@ pub mod ranks;
 pub mod record;
 pub mod replace;
 pub mod run_dir;
+mod run_error;
 pub mod session;
 pub mod settings;
 pub mod shortage;
@@ -65,15 +66,12 @@ mod step_times;
 mod tensors;
 pub mod timeline;
 pub mod tracker;
-mod train_error;
 pub mod update;
 pub mod verify;
 
-pub use engine::to_device;
 pub use estimate::{Estimated, kernels};
 pub use file_error::FileError;
 #[cfg(fuzzing)]
 pub use fuzz::{fuzz_snapshot, fuzz_weights};
 pub use nonfinite::NonFinite;
 pub use rekindle::record::optimizer_state;
-pub use train_error::TrainError;

@@ -9,10 +9,16 @@ use super::settings::OnNonFinite;
 pub struct NonFinite {
     /// Number of the step, from 1.
     pub step: usize,
+    /// The epoch of its batch, from 1.
+    pub epoch: usize,
+    /// The batch within its epoch, from 1.
+    pub batch: usize,
     /// The loss.
     pub loss: f64,
     /// The path of the first parameter in the model's order whose gradient is not finite.
     pub gradient: Option<String>,
+    /// The stage of that parameter.
+    pub stage: Option<String>,
     /// What was done.
     pub handled: OnNonFinite,
     /// The factor of the loss before its backward pass, if it is scaled.
@@ -23,12 +29,31 @@ pub struct NonFinite {
 
 impl NonFinite {
     /// The scale of the loss in words, after a comma.
-    pub(super) fn scaled(&self) -> String {
+    fn scaled(&self) -> String {
         match (self.loss_scale, self.lower_scale) {
             (None, _) => String::new(),
             (Some(1.0), None) => ", with a loss scale of 1, which does not fall further".into(),
             (Some(scale), _) => format!(", with the loss scaled by {scale}"),
         }
+    }
+
+    /// The message of a run that it ends.
+    pub(super) fn ended(&self) -> String {
+        let gradient = match (&self.gradient, &self.stage) {
+            (Some(path), Some(stage)) => format!(
+                ", and the first gradient that is not finite is that of `{path}` in stage `{stage}`"
+            ),
+            _ => String::new(),
+        };
+        format!(
+            "the loss of step {} is {}{gradient}{}. It is batch {} of epoch {}; the model, its statistics and the optimizer \
+             are what they were before the step",
+            self.step,
+            self.loss,
+            self.scaled(),
+            self.batch,
+            self.epoch
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! Updates by burn's optimizers, and clipping by the global norm.
 //!
 //! Parameters are updated one after another, each in `f32` for any type: gradient, clipping, state and the updated
-//! value are `f32`, and only the stored value is rounded; [`MasterWeights`](rekindle::MasterWeights) keep it in `f32`
+//! value are `f32`, and only the stored value is rounded; [`MasterWeights`] keep it in `f32`
 //! as well. For `f32` parameters, the update is that of burn's [`ModuleOptimizer`](burn::optim::ModuleOptimizer), bit
 //! for bit.
 //!
@@ -9,7 +9,6 @@
 //!
 //! Memory: for smaller types, copies of one parameter and of its gradient while it is updated.
 
-mod build;
 mod saved;
 
 use std::{
@@ -19,12 +18,20 @@ use std::{
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
-    optim::{DynOptimizer, DynState, GradientsParams, StateSink},
+    optim::{
+        AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, SgdConfig, StateSink,
+        decay::WeightDecayConfig, momentum::MomentumConfig,
+    },
     tensor::Tensor,
 };
 
-use super::{finite, loss_scale::LossScaler, settings::TrainSettings};
+use super::{
+    finite,
+    loss_scale::LossScaler,
+    settings::{OptimizerKind, TrainSettings},
+};
 use rekindle::{
+    MasterWeights,
     dtype::Dtype,
     record::{Leaf, Optimizer},
     reduce::Shards,
@@ -74,7 +81,7 @@ impl AnyOptimizer {
     #[must_use]
     pub fn new(settings: &TrainSettings) -> Self {
         Self {
-            optimizer: settings.build_optimizer(),
+            optimizer: built(settings),
             keeps_master_weights: settings.keeps_master_weights(),
             clip_norm: settings.clip_norm,
             scaler: LossScaler::new(settings),
@@ -221,6 +228,52 @@ impl AnyOptimizer {
             tensors.any(|(_, data)| data.iter::<f64>().any(|value| !value.is_finite()))
         });
         found.map(|(id, _)| *id)
+    }
+}
+
+/// burn's optimizer of these settings, with [`MasterWeights`] or without.
+fn built(settings: &TrainSettings) -> Arc<dyn DynOptimizer> {
+    fn of(
+        optimizer: impl burn::optim::Optimizer,
+        settings: &TrainSettings,
+    ) -> Arc<dyn DynOptimizer> {
+        match settings.keeps_master_weights() {
+            true => Arc::new(MasterWeights::new(optimizer)),
+            false => Arc::new(optimizer),
+        }
+    }
+    let decay = settings.decay();
+    let penalty = (decay > 0.0).then(|| WeightDecayConfig::new(decay as f32));
+    let [beta_1, beta_2] = settings.betas.map(|beta| beta as f32);
+    match settings.optimizer {
+        OptimizerKind::Sgd => {
+            // PyTorch's momentum has no dampening by default; burn's has.
+            let momentum = (settings.momentum > 0.0).then(|| {
+                MomentumConfig::new()
+                    .with_momentum(settings.momentum)
+                    .with_dampening(0.0)
+            });
+            let config = SgdConfig::new()
+                .with_momentum(momentum)
+                .with_weight_decay(penalty);
+            of(config.build(), settings)
+        }
+        OptimizerKind::Adam => {
+            let config = AdamConfig::new()
+                .with_beta_1(beta_1)
+                .with_beta_2(beta_2)
+                .with_epsilon(settings.epsilon as f32)
+                .with_weight_decay(penalty);
+            of(config.build(), settings)
+        }
+        OptimizerKind::AdamW => {
+            let config = AdamWConfig::new()
+                .with_beta_1(beta_1)
+                .with_beta_2(beta_2)
+                .with_epsilon(settings.epsilon as f32)
+                .with_weight_decay(decay as f32);
+            of(config.build(), settings)
+        }
     }
 }
 

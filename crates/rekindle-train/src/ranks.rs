@@ -31,8 +31,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 
 use crate::{
-    FileError, TrainError, record::RankRecord, session::RunError, settings::TrainSettings,
-    snapshot::Snapshot,
+    FileError, record::RankRecord, session::RunError, settings::TrainSettings, snapshot::Snapshot,
 };
 pub(crate) use tally::Tally;
 
@@ -273,16 +272,16 @@ impl Ranks {
     ///
     /// # Errors
     ///
-    /// This rank's own, else [`TrainError::OtherRank`] if another failed.
+    /// This rank's own, else [`RunError::OtherRank`] if another failed.
     pub(crate) fn tell(
         &self,
-        own: Result<Tally, TrainError>,
+        own: Result<Tally, RunError>,
         peak: impl FnOnce() -> Bytes,
-    ) -> Result<Tally, TrainError> {
+    ) -> Result<Tally, RunError> {
         let Some(shared) = &self.0 else {
             return own;
         };
-        if own.as_ref().is_err_and(TrainError::is_of_network) {
+        if own.as_ref().is_err_and(RunError::is_of_network) {
             return own;
         }
         let record = {
@@ -308,14 +307,14 @@ impl Ranks {
         let records = all.into_iter().map(|one| one.record).collect();
         shared.state().all = records;
         let sum = tallies.and_then(|tallies| tallies.into_iter().reduce(Tally::and));
-        sum.ok_or(TrainError::OtherRank)
+        sum.ok_or(RunError::OtherRank)
     }
 
     /// Reports to the others that this rank failed, if they do not know yet.
-    pub(crate) fn fail(&self, own: TrainError, peak: impl FnOnce() -> Bytes) -> TrainError {
+    pub(crate) fn fail(&self, own: RunError, peak: impl FnOnce() -> Bytes) -> RunError {
         self.tell(Err(own), peak)
             .err()
-            .unwrap_or(TrainError::OtherRank)
+            .unwrap_or(RunError::OtherRank)
     }
 
     /// Notes what this rank's record says from now on.

@@ -12,7 +12,7 @@
 //! A resumed run continues from the newest whole snapshot, and the histories are truncated to it; without a snapshot
 //! the run starts again.
 //!
-//! During training, a file that cannot be written does not end the run: a [`Notice`] is told, and writing is
+//! During training, a file that cannot be written does not end the run: it is [told](Event::Noticed), and writing is
 //! tried again at the next opportunity.
 
 mod snapshot_every;
@@ -32,7 +32,7 @@ use super::{
     progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
     replace::{remove_remains, replace},
-    session::{Event, Notice, Tell},
+    session::{Event, Tell},
     snapshot::Snapshot,
     snapshots::{self, Snapshots},
     tensors,
@@ -67,11 +67,7 @@ impl RunDir {
     }
 
     /// Locks the folder, and finds the newest whole snapshot of a run to resume: none if it was stopped before the first.
-    /// `skipped` is called for damaged ones.
-    pub(super) fn lock(
-        &self,
-        skipped: impl FnMut(&FileError),
-    ) -> Result<(Lock, Option<Snapshot>), FileError> {
+    pub(super) fn lock(&self, tell: &mut Tell<'_>) -> Result<(Lock, Option<Snapshot>), FileError> {
         let folder = self.folder();
         let shown = folder.display();
         match self {
@@ -101,7 +97,13 @@ impl RunDir {
                     ));
                 }
                 let lock = Lock::take(folder)?;
-                Ok((lock, snapshots::newest(folder, skipped)?))
+                let snapshot = newest(folder, tell)?;
+                if snapshot.is_none() {
+                    tell(Event::Noticed(&format!(
+                        "{shown}: the run has no snapshot and starts again"
+                    )));
+                }
+                Ok((lock, snapshot))
             }
         }
     }
@@ -112,6 +114,14 @@ impl RunDir {
         folder.join(WEIGHTS).exists()
             && read_record(folder).is_ok_and(|record| record.steps == steps && !record.interrupted)
     }
+}
+
+/// The newest whole snapshot, if there is one; damaged ones are told.
+fn newest(folder: &Path, tell: &mut Tell<'_>) -> Result<Option<Snapshot>, FileError> {
+    snapshots::newest(folder, |error| {
+        let used = format!("{error}; the snapshot before it is used");
+        tell(Event::Noticed(&used));
+    })
 }
 
 /// The record in a run's folder.
@@ -170,9 +180,7 @@ impl RunFiles {
 
     /// Returns the newest whole snapshot, if there is one, and truncates the histories to it.
     pub(super) fn go_back(&mut self, tell: &mut Tell<'_>) -> Result<Option<Snapshot>, FileError> {
-        let snapshot = snapshots::newest(&self.folder, |error| {
-            tell(Event::Noticed(&Notice::Damaged(error)))
-        })?;
+        let snapshot = newest(&self.folder, tell)?;
         if let Some(snapshot) = &snapshot {
             let done = snapshot.progress().steps;
             // Lines of remaining steps may not be written yet.
@@ -234,9 +242,16 @@ impl RunFiles {
 
     /// Tells at the run's end which files are not written.
     pub(super) fn ended(&self, tell: &mut Tell<'_>) {
-        if !self.unwritten.is_empty() {
-            tell(Event::Noticed(&Notice::Unwritten(&self.unwritten)));
+        if self.unwritten.is_empty() {
+            return;
         }
+        let reasons = self.unwritten.iter().map(|(_, error)| error.to_string());
+        let files: Vec<&str> = self.unwritten.iter().map(|(file, _)| *file).collect();
+        tell(Event::Unwritten(&format!(
+            "the run ended, but not all of its folder is written: {} ({})",
+            files.join(" and "),
+            reasons.collect::<Vec<_>>().join("; ")
+        )));
     }
 
     /// Writes a whole file. If the disk is full, removes older snapshots one after another to make room.
@@ -251,7 +266,9 @@ impl RunFiles {
             && let Ok(Some(step)) = self.snapshots.make_room()
         {
             if !std::mem::replace(&mut self.made_room, true) {
-                tell(Event::Noticed(&Notice::MadeRoom(step)));
+                tell(Event::Noticed(&format!(
+                    "the disk is full: removed the snapshot of step {step}; all but the newest may follow"
+                )));
             }
             written = write(&mut self.snapshots);
         }
@@ -263,11 +280,15 @@ impl RunFiles {
         let before = self.unwritten.iter().position(|(other, _)| *other == file);
         let before = before.map(|place| self.unwritten.remove(place).1);
         match written {
-            Ok(()) if before.is_some() => tell(Event::Noticed(&Notice::WrittenAgain(file))),
+            Ok(()) if before.is_some() => {
+                tell(Event::WrittenAgain(&format!("{file} can be written again")));
+            }
             Ok(()) => {}
             Err(error) => {
                 if before.is_none_or(|before| before.reason() != error.reason()) {
-                    tell(Event::Noticed(&Notice::NotWritten(&error)));
+                    tell(Event::Noticed(&format!(
+                        "{error}; the run continues and tries again later"
+                    )));
                 }
                 self.unwritten.push((file, error));
             }

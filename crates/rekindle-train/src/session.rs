@@ -6,49 +6,45 @@
 //! |---|---|
 //! | `job.rs`, `plan_file.rs` | what is to be trained, and where its schedule comes from |
 //! | `built.rs` | the model as it is built; its step, recorded and measured |
-//! | `plans.rs`, `planned.rs`, `largest.rs` | plans of that step |
+//! | `plans.rs`, `planned.rs` | plans of that step, and what each takes |
 //! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
 //! | `frontier.rs` | plans for many budgets |
 //! | `run.rs`, `run/` | the training loop: start, steps, evaluations, snapshots, other plans when memory is short, record |
-//! | `event.rs` | what happens in a run, as it is told; of it, what is said of its folder |
-//! | `out_of_memory.rs`, `run_error.rs` | why a run ends early |
+//! | `event.rs` | what happens in a run, as it is told |
+//! | `out_of_memory.rs` | memory that ran out |
 
 pub(super) mod built;
 mod event;
 mod frontier;
 mod job;
-mod largest;
 mod measured_step;
 mod out_of_memory;
 mod plan_file;
 mod planned;
 mod plans;
 mod run;
-mod run_error;
 
 use self::built::Built;
 pub use self::{
-    event::{Event, MemoryNow, Notice, Tell},
+    event::{Event, MemoryNow, Tell},
     frontier::{FRONTIER_FORMAT, Frontier},
     job::{Job, KEEP_SNAPSHOTS, ScheduleRequest},
     measured_step::MeasuredStep,
-    out_of_memory::{OutOfMemory, holders},
+    out_of_memory::OutOfMemory,
     plan_file::{PLAN_FORMAT, PlanFile},
-    planned::Planned,
-    run_error::RunError,
+    planned::{Planned, holders},
 };
-pub use crate::engine::Engine;
 use crate::{
     device::{DeviceId, OpenDevice, open},
     record::RunRecord,
 };
+pub use crate::{engine::Engine, run_error::RunError};
 
 /// Runs a job on a device that was probed before: a GPU that does not work may cause a panic below burn.
 ///
 /// # Errors
 ///
-/// A [`RunError`]. Files of the run's folder that cannot be written during training are not errors: see
-/// [`Notice`].
+/// A [`RunError`]. Files of the run's folder that cannot be written during training are not errors, but [told](Event::Noticed).
 pub fn run(job: &Job<'_>, device: DeviceId, tell: &mut Tell<'_>) -> Result<RunRecord, RunError> {
     let opened = open(device, job.settings.dtype)?;
     run::Session::prepare(job, device, opened, tell)?.run()

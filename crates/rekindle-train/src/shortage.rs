@@ -3,7 +3,7 @@
 use rekindle_plan::Bytes;
 use thiserror::Error;
 
-use rekindle::meter::FailedAllocation;
+use rekindle::{meter::FailedAllocation, record::RecordError};
 
 /// Share of the memory that was available when an allocation failed, for the next plan.
 const NEXT: f64 = 0.95;
@@ -69,6 +69,28 @@ pub enum Shortage {
 }
 
 impl Shortage {
+    /// What was short in a step that ended with this error, if that was the cause.
+    pub(super) fn of(error: &RecordError) -> Option<Self> {
+        Some(match error {
+            RecordError::OutOfMemory(failure) => Self::Failed(*failure),
+            RecordError::OverBudget { in_use, budget } => Self::OverBudget {
+                peak: *in_use,
+                budget: *budget,
+            },
+            RecordError::Infeasible {
+                budget, smallest, ..
+            } => Self::NoRoom {
+                budget: *budget,
+                smallest: *smallest,
+            },
+            RecordError::Device(message) if speaks_of_memory(message) => Self::Device {
+                asked: asked(message),
+                message: message.clone(),
+            },
+            _ => return None,
+        })
+    }
+
     /// The budget of the next plan; `None` if no smaller one can help. `last` is the budget of the last plan, and
     /// `peak` its peak. `context` is the memory of the device driver's context, which no plan changes; `left` is the
     /// memory that the device has for a plan, if known.
@@ -115,7 +137,7 @@ fn refused(asked: Option<Bytes>, message: &str) -> String {
 }
 
 /// The requested bytes in a device's message.
-pub(super) fn asked(message: &str) -> Option<Bytes> {
+fn asked(message: &str) -> Option<Bytes> {
     let (_, rest) = ["memory allocating ", "allocate buffer of size: "]
         .iter()
         .find_map(|words| message.split_once(words))?;
@@ -144,10 +166,6 @@ pub fn speaks_of_memory(message: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(feature = "cubecl")]
-    use crate::TrainError;
-    #[cfg(feature = "cubecl")]
-    use rekindle::record::RecordError;
 
     #[test]
     fn every_next_budget_is_smaller_until_none_can_help() {
@@ -210,15 +228,13 @@ mod tests {
         ];
         for error in errors {
             let error = RecordError::Device(format!("a kernel did not run: {error}"));
-            let TrainError::Short(short) = TrainError::from(error).or_shortage() else {
-                panic!("no shortage");
-            };
+            let short = Shortage::of(&error).expect("a shortage");
             assert_eq!(short.to_string(), "the device could not allocate 120.6 KiB");
         }
         let binding =
             "Buffer binding 0 range 134221824 exceeds `max_*_buffer_binding_size` limit 134217728";
         assert!(speaks_of_memory(binding));
-        let other = TrainError::from(RecordError::Device("an illegal memory access".into()));
-        assert_eq!(other.clone().or_shortage(), other);
+        let other = RecordError::Device("an illegal memory access".into());
+        assert_eq!(Shortage::of(&other), None);
     }
 }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use rekindle_plan::{
-    Action, Bytes, OptimizerCost, Parts, Seconds,
+    Action, Bytes, Parts, Seconds,
     graph::{Span, SpanPass, Transfer},
 };
 use schemars::JsonSchema;
@@ -119,10 +119,10 @@ impl Pass {
 }
 
 /// What is held at the peak of the update after a plan's spans: what the last span leaves, and the update's own.
-pub(crate) fn at_update(plan: &StagedPlan, optimizer: &OptimizerCost) -> Parts {
+pub(crate) fn at_update(plan: &StagedPlan) -> Parts {
     let left = plan.held.last().map(|held| held.after);
     Parts {
-        temporary: optimizer.temp_bytes,
+        temporary: plan.chain.optimizer.temp_bytes,
         ..left.unwrap_or_default()
     }
 }
@@ -133,7 +133,6 @@ impl Timeline {
     pub(super) fn new(
         step: usize,
         plan: &StagedPlan,
-        optimizer: &OptimizerCost,
         trace: &[SpanReading],
         exchanges: &[NetworkReading],
     ) -> Self {
@@ -146,7 +145,7 @@ impl Timeline {
             let after = live(held.after).total();
             (action(span), Pass::of(span), live(held.at_peak), after)
         });
-        let at_update = live(at_update(plan, optimizer));
+        let at_update = live(at_update(plan));
         let update = (
             Action::Optimize,
             Pass::Optimizer,
@@ -204,7 +203,7 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use rekindle::meter::MemoryReading;
-    use rekindle_plan::{Chain, StageId, graph::Moment};
+    use rekindle_plan::{Chain, OptimizerCost, StageId, graph::Moment};
 
     use super::*;
 
@@ -218,8 +217,8 @@ mod tests {
         }
     }
 
-    /// A stage that is recomputed, a tensor of which goes to the host and comes back; the loss. Fixed bytes are 1,000, of
-    /// which 600 are no live buffer's.
+    /// A stage that is recomputed, a tensor of which goes to the host and comes back; the loss; an update. Fixed bytes are
+    /// 1,000, of which 600 are no live buffer's.
     fn plan() -> StagedPlan {
         let span = |pass, stage, transfer| Span {
             pass,
@@ -240,7 +239,13 @@ mod tests {
             after: parts(1_000, 10 * place),
         });
         StagedPlan {
-            chain: Chain::default(),
+            chain: Chain {
+                optimizer: OptimizerCost {
+                    temp_bytes: Bytes(7),
+                    ..OptimizerCost::default()
+                },
+                ..Chain::default()
+            },
             marks: vec![None],
             held: held.collect(),
             spans,
@@ -259,11 +264,7 @@ mod tests {
             },
             done_at: Duration::from_secs(place * place),
         });
-        let optimizer = OptimizerCost {
-            temp_bytes: Bytes(7),
-            ..OptimizerCost::default()
-        };
-        Timeline::new(4, &plan(), &optimizer, &readings.collect::<Vec<_>>(), &[])
+        Timeline::new(4, &plan(), &readings.collect::<Vec<_>>(), &[])
     }
 
     #[test]

@@ -18,7 +18,6 @@ use super::{
     optimizer::AnyOptimizer,
     session::{Job, Planned, RunError, ScheduleRequest, built::Built},
     step_times::StepTimes,
-    train_error::TrainError,
 };
 use crate::{
     device::{DeviceId, OpenDevice, open},
@@ -135,7 +134,7 @@ impl Trial<'_> {
     }
 
     /// Trains a copy of the model: by a plan, or by the plain loop.
-    fn train(&self, engine: Option<&Engine>) -> Result<Values, TrainError> {
+    fn train(&self, engine: Option<&Engine>) -> Result<Values, RunError> {
         let Job {
             settings, train, ..
         } = self.job;

@@ -12,7 +12,7 @@ use rekindle::quiet::catch;
 use rekindle_plan::Bytes;
 
 use super::{batch::Batch, dataset::TargetKind};
-use crate::{model::spec::SampleShape, train_error::TrainError};
+use crate::{model::spec::SampleShape, run_error::RunError};
 
 type Built = Result<Batch, String>;
 
@@ -51,7 +51,7 @@ impl Ahead {
         scope: &'scope Scope<'scope, '_>,
         count: usize,
         build: impl Fn(usize) -> Batch + Send + 'scope,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self, RunError> {
         let (ask, asked) = channel();
         let (send, built): (SyncSender<Built>, _) = sync_channel(1);
         let started = Builder::new().spawn_scoped(scope, move || {
@@ -61,7 +61,7 @@ impl Ahead {
                 }
             }
         });
-        started.map_err(|error| TrainError::Batch(error.to_string()))?;
+        started.map_err(|error| RunError::Batch(error.to_string()))?;
         Ok(Self {
             ask,
             built,
@@ -72,7 +72,7 @@ impl Ahead {
     }
 
     /// The batch of this number. The next one is built meanwhile.
-    pub(crate) fn take(&mut self, number: usize) -> Result<Batch, TrainError> {
+    pub(crate) fn take(&mut self, number: usize) -> Result<Batch, RunError> {
         if self.asked != Some(number) {
             // Another one is not wanted any more.
             self.wait();
@@ -83,7 +83,7 @@ impl Ahead {
         let batch = self.ready.take();
         self.begin(number + 1);
         let ended = || Err("its thread has ended".into());
-        batch.unwrap_or_else(ended).map_err(TrainError::Batch)
+        batch.unwrap_or_else(ended).map_err(RunError::Batch)
     }
 
     /// Waits until the next batch is ready.

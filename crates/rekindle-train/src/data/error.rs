@@ -5,7 +5,7 @@ use std::{io, path::Path};
 use crate::file_error::FileError;
 
 /// The error of data that cannot be read or used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 pub enum DataError {
     /// A file or folder cannot be read, or its content is wrong.
     #[error(transparent)]

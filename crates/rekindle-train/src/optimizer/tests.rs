@@ -2,15 +2,12 @@
 
 use burn::{
     nn::{Linear, LinearConfig},
-    optim::{
-        AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig, decay::WeightDecayConfig,
-        momentum::MomentumConfig,
-    },
+    optim::ModuleOptimizer,
     tensor::{Device, Distribution},
 };
 
 use super::*;
-use crate::{loss_scale::LossScale, settings::OptimizerKind};
+use crate::loss_scale::LossScale;
 
 const RATE: f64 = 0.1;
 const STEPS: usize = 3;

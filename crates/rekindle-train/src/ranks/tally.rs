@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{finite, loss::Correct, train_error::TrainError};
+use crate::{finite, loss::Correct, run_error::RunError};
 
 /// What predictions came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ impl Tally {
     }
 
     /// Adds a number of correct predictions, read from the device.
-    pub(crate) fn add_correct(&mut self, correct: Correct) -> Result<(), TrainError> {
+    pub(crate) fn add_correct(&mut self, correct: Correct) -> Result<(), RunError> {
         if let Some(correct) = correct {
             *self.correct.get_or_insert(0) += finite::read(correct)? as i64;
         }

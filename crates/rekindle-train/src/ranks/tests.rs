@@ -7,7 +7,7 @@ use rekindle::reduce::in_process;
 use super::*;
 
 /// What each of three ranks comes to, the last of which is asked to stop.
-fn told(own: fn(usize) -> Result<Tally, TrainError>) -> Vec<(Result<Tally, TrainError>, Ranks)> {
+fn told(own: fn(usize) -> Result<Tally, RunError>) -> Vec<(Result<Tally, RunError>, Ranks)> {
     let ranks = in_process(3).into_iter().map(|reducer| {
         thread::spawn(move || {
             let rank = reducer.rank();
@@ -55,12 +55,12 @@ fn ranks_add_up_what_they_came_to_and_stop_together() {
 
 #[test]
 fn a_rank_that_fails_has_all_fail() {
-    let device = || TrainError::from(RecordError::Device("gone".into()));
+    let device = || RunError::from(RecordError::Device("gone".into()));
     let own = |rank| match rank {
-        1 => Err(TrainError::from(RecordError::Device("gone".into()))),
+        1 => Err(RunError::from(RecordError::Device("gone".into()))),
         _ => Ok(Tally::default()),
     };
     let told: Vec<_> = told(own).into_iter().map(|(told, _)| told).collect();
-    let other = || Err(TrainError::OtherRank);
+    let other = || Err(RunError::OtherRank);
     assert_eq!(told, [other(), Err(device()), other()]);
 }

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::{
-    module::{Module, ModuleVisitor, Param},
-    tensor::{Device, Tensor},
-};
+use burn::{module::Module, tensor::Device};
 
 use super::{Event, Job, RunError, Tell};
 use crate::{
@@ -17,7 +14,7 @@ use crate::{
     model::{shape::ModelShape, stage::Stage},
     optimizer::AnyOptimizer,
     settings::TrainSettings,
-    train_error::TrainError,
+    tensors,
     update::check_update,
 };
 use rekindle::{
@@ -51,16 +48,16 @@ impl Built {
         // As every loss here requires: one row of numbers, or one row for each token.
         let output = shape.output();
         if !matches!(output.dims.len(), 1 | 2) {
-            return Err(TrainError::Output {
-                got: output.clone(),
-            }
-            .into());
+            return Err(RunError::Refused(format!(
+                "one sample of the model's output has the shape {output}, but the loss needs one row of numbers: end with \
+                 a flatten and a linear layer"
+            )));
         }
         check_buffers(job)?;
         let batches = Shuffled::new(job.train.len(), job.settings.batch, job.settings.seed)?;
         device.seed(job.settings.seed);
         // Initial values are drawn on the device.
-        let mut built = TrainError::caught(|| blueprint.build(job.settings.dtype, device))?;
+        let mut built = RunError::caught(|| blueprint.build(job.settings.dtype, device))?;
         job.settings.defer_projection(&mut built);
         if job.settings.sync_batch_norm && !job.ranks.is_alone() {
             built.iter_mut().for_each(Stage::synchronise);
@@ -136,25 +133,14 @@ impl Built {
     /// contiguous copy of one of its tensors. Ranks that may divide the state send it encoded, in a buffer that doubles
     /// as it grows.
     fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
-        #[derive(Default)]
-        struct Parameters {
-            count: u64,
-            largest: usize,
-        }
-        impl ModuleVisitor for Parameters {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.count += 1;
-                self.largest = self.largest.max(param.shape().num_elements());
-            }
-        }
         let shards = !job.ranks.is_alone() && job.state().may_shard(job.budget().is_some());
         if job.run_dir.is_none() && !shards {
             return Bytes::ZERO;
         }
-        let mut parameters = Parameters::default();
-        self.model.visit(&mut parameters);
-        let numbers = parameters.largest as u64;
-        let written = Bytes(WRITER_BYTES + parameters.count * HANDLE_BYTES);
+        let parameters = tensors::list(&self.model);
+        let sizes = parameters.iter().map(|one| one.shape.num_elements() as u64);
+        let numbers = sizes.max().unwrap_or_default();
+        let written = Bytes(WRITER_BYTES + parameters.len() as u64 * HANDLE_BYTES);
         let contiguous = Bytes(numbers * Dtype::F32.bytes()) + written;
         let on_host = meter.read().reserved_bytes.is_none();
         let copies = if shards { 3 } else { 1 };

@@ -1,15 +1,11 @@
 //! Handles memory that runs out in a run: by another plan, or by ending the run.
 
-use std::{cmp::Reverse, fmt};
+use std::fmt;
 
 use rekindle_plan::Bytes;
 
-use super::Planned;
 use crate::{device::DeviceInfo, shortage::Shortage};
 use rekindle::meter::{Count, MemoryReading};
-
-/// Number of stages listed in the error.
-const NAMED: usize = 5;
 
 /// The error when memory ran out and no smaller plan helps.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,21 +26,6 @@ pub struct OutOfMemory {
     pub smallest: Option<Bytes>,
     /// Which bytes `smallest` counts.
     pub count: Count,
-}
-
-/// The stages of a plan with the most memory, largest first: parameters, gradients, and bytes that a tracked forward
-/// keeps.
-#[must_use]
-pub fn holders(planned: &Planned) -> Vec<(String, Bytes)> {
-    let stages = planned.staged.chain.stages.iter();
-    let held = stages.map(|stage| {
-        let bytes = stage.param_bytes + stage.grad_bytes + stage.saved_bytes;
-        (stage.name.clone(), bytes)
-    });
-    let mut held: Vec<_> = held.collect();
-    held.sort_by_key(|(_, bytes)| Reverse(*bytes));
-    held.truncate(NAMED);
-    held
 }
 
 impl fmt::Display for OutOfMemory {

@@ -26,7 +26,6 @@ use crate::{
     record::{PhasedStep, RunRecord},
     run_dir::RunFiles,
     step_times::StepTimes,
-    train_error::TrainError,
 };
 use rekindle::{
     meter::{Meter, PeakMemory},
@@ -107,11 +106,11 @@ impl<'a> Session<'a> {
             self.save()?;
         }
         while self.progress.steps < steps && !interrupted {
-            let report = self.step(ahead)?;
+            let (record, parts) = self.step(ahead)?;
             let done = self.progress.steps;
             if self.traced == Some(done) {
-                self.trace = report.parts.spans;
-                let exchange = report.parts.exchange.as_ref();
+                self.trace = parts.spans;
+                let exchange = parts.exchange.as_ref();
                 self.exchanges = exchange.map_or_else(Vec::new, |one| one.operations.clone());
             }
 
@@ -119,13 +118,13 @@ impl<'a> Session<'a> {
             self.phases.truncate(PHASED_STEPS);
             self.phases.push(PhasedStep {
                 step: done,
-                phases: report.parts.phases,
+                phases: parts.phases,
             });
             let memory = self.memory_now();
             if let Some(growth) = self.growth.stepped(done, memory.in_use) {
                 (self.tell)(Event::Grows(growth));
             }
-            if let Some(found) = &report.nonfinite {
+            if let Some(found) = &parts.nonfinite {
                 match found.lower_scale {
                     Some(_) => self.overflow_steps += 1,
                     None => self.nonfinite_steps += 1,
@@ -134,18 +133,18 @@ impl<'a> Session<'a> {
             }
             let mut asked = false;
             (self.tell)(Event::Stepped {
-                step: &report.record,
+                step: &record,
                 memory,
                 stop: &mut asked,
             });
             interrupted = self.job.ranks.stops(asked);
             let counts = self.steps_here() > 1 && self.traced != Some(done);
-            self.times.add(report.record.step_s, counts);
-            if let (Some(times), Some(took)) = (&mut self.exchange_times, &report.parts.exchange) {
+            self.times.add(record.step_s, counts);
+            if let (Some(times), Some(took)) = (&mut self.exchange_times, &parts.exchange) {
                 times.add(Seconds(took.added().as_secs_f64()), counts);
             }
             if let Some(files) = &mut self.files {
-                files.stepped(&report.record, self.tell);
+                files.stepped(&record, self.tell);
             }
 
             let evaluate = self.evaluation_is_due() && !interrupted;
@@ -180,23 +179,6 @@ impl<'a> Session<'a> {
     /// Steps done since the run was started or resumed.
     fn steps_here(&self) -> usize {
         self.progress.steps - self.resumed_at.unwrap_or(0)
-    }
-
-    /// Adds the batch number and the stage name to the error of a value that is not finite.
-    fn at_stage(&self, error: TrainError) -> RunError {
-        if let TrainError::NonFinite(found) = error {
-            let (step, per_epoch) = (found.step - 1, self.batches.steps_per_epoch());
-            // A path begins with the stage.
-            let path = found.gradient.as_deref();
-            let stage: Option<usize> = path.and_then(|path| path.split('.').next()?.parse().ok());
-            return RunError::NonFinite {
-                epoch: step / per_epoch + 1,
-                batch: step % per_epoch + 1,
-                stage: stage.and_then(|stage| self.job.model.stage_names().into_iter().nth(stage)),
-                found,
-            };
-        }
-        error.into()
     }
 
     fn finish(mut self, interrupted: bool) -> Result<RunRecord, RunError> {

@@ -172,7 +172,7 @@ fn a_scale_that_cannot_fall_leaves_the_step_to_on_nonfinite() {
             .all(|step| step.skipped && step.loss.is_finite())
     );
     let error = stopped.unwrap_err();
-    assert!(matches!(error, RunError::NonFinite { .. }), "{error}");
+    assert!(matches!(error, RunError::NonFinite(_)), "{error}");
     let said = error.to_string();
     assert!(
         said.contains("loss scale of 1, which does not fall further"),

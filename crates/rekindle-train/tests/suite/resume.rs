@@ -128,7 +128,9 @@ impl<F: FnMut(usize) -> ControlFlow<()>> After<F> {
                 *stop = (self.each)(step.step).is_break();
             }
             Event::Evaluated(evaluation) => self.evaluations.push(evaluation.clone()),
-            Event::Noticed(notice) => self.notices.push(notice.to_string()),
+            Event::Noticed(text) | Event::WrittenAgain(text) | Event::Unwritten(text) => {
+                self.notices.push(text.to_owned());
+            }
             _ => {}
         }
     }

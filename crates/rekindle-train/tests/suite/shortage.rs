@@ -27,7 +27,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
     run_dir::{RunDir, SnapshotEvery},
-    session::{Event, Job, Notice, RunError, ScheduleRequest, run},
+    session::{Event, Job, RunError, ScheduleRequest, run},
     settings::TrainSettings,
     shortage::Shortage,
     update::UpdateChoice,
@@ -114,8 +114,7 @@ struct Disturb {
     held: Vec<u8>,
     takes: Arc<AtomicUsize>,
     again: Vec<(usize, Shortage, Bytes)>,
-    /// Steps that failed after some updates, and the steps whose snapshots were gone back to.
-    went_back: Vec<(usize, usize)>,
+    notices: Vec<String>,
 }
 
 impl Disturb {
@@ -123,7 +122,7 @@ impl Disturb {
         match event {
             Event::Planned { planned, .. } => self.peak = planned.summary.predicted_peak,
             Event::Stepped { step, .. } if step.step == UNTIL => self.disturb(),
-            Event::Noticed(&Notice::WentBack { failed, to }) => self.went_back.push((failed, to)),
+            Event::Noticed(text) => self.notices.push(text.to_owned()),
             Event::PlannedAgain {
                 step,
                 shortage,
@@ -187,7 +186,7 @@ fn train_model(
         held: Vec::new(),
         takes,
         again: Vec::new(),
-        went_back: Vec::new(),
+        notices: Vec::new(),
     };
     let record = run(&job, DeviceId::Cpu, &mut |event| disturb.tell(event));
     rekindle_alloc::set_limit(usize::MAX);
@@ -267,9 +266,13 @@ fn goes_back(dtype: Dtype) {
 
     let (record, disturb) = run(Disturbance::Limit(0.85), &short);
     let record = record.unwrap();
-    println!("{:?}, {:?}", disturb.again, disturb.went_back);
+    println!("{:?}, {:?}", disturb.again, disturb.notices);
     // Step 4 failed; snapshots are taken after even steps.
-    assert_eq!(disturb.went_back, [(UNTIL + 1, 2)]);
+    let back = format!(
+        "step {} ran out of memory after some of its updates: back to the snapshot of step 2",
+        UNTIL + 1
+    );
+    assert_eq!(disturb.notices, [back]);
     let (step, shortage, _) = &disturb.again[0];
     assert_eq!((*step, disturb.again.len()), (3, record.replans));
     assert!(matches!(shortage, Shortage::Failed(_)), "{shortage}");

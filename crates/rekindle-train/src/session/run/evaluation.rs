@@ -13,7 +13,7 @@ use crate::{
     finite,
     ranks::Tally,
     record::EvalRecord,
-    train_error::TrainError,
+    shortage::Shortage,
 };
 
 impl Session<'_> {
@@ -43,9 +43,9 @@ impl Session<'_> {
             Ok(all) => all,
             Err(error) => {
                 self.meter.trim();
-                let ended = match error.or_shortage() {
-                    TrainError::Short(shortage) => self.out_of_memory(shortage, None),
-                    error => self.at_stage(error),
+                let ended = match error.of_step().and_then(Shortage::of) {
+                    Some(shortage) => self.out_of_memory(shortage, None),
+                    None => error,
                 };
                 let ended = self.job.ranks.settled(Err(ended));
                 return ended.map_err(|error| self.ended(error, true));
@@ -66,7 +66,7 @@ impl Session<'_> {
 
     /// This rank's part of an evaluation, up to where it is told to stop: with dropout off and batch normalisation by its
     /// running statistics.
-    fn evaluated(&mut self, data: &dyn Dataset, stop: &mut bool) -> Result<Tally, TrainError> {
+    fn evaluated(&mut self, data: &dyn Dataset, stop: &mut bool) -> Result<Tally, RunError> {
         let part = self.job.ranks.part(data.len());
         let (first, samples) = (part.start, part.len());
         let model = self.model.valid();

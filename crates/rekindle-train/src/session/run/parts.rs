@@ -17,8 +17,9 @@ use crate::{
     data::batch::Batch,
     engine::{PartOutput, step_batch},
     finite,
+    nonfinite::NonFinite,
     ranks::Tally,
-    train_error::TrainError,
+    run_error::RunError,
 };
 
 /// The joint results of the parts of a batch; phases and spans are those of the last part.
@@ -28,6 +29,8 @@ pub(super) struct Parts {
     /// The sum of their squares, if known and used for clipping.
     pub(super) squares: Option<f64>,
     pub(super) loss: f64,
+    /// What is not finite, if the settings continue anyway.
+    pub(super) nonfinite: Option<NonFinite>,
     pub(super) tally: Tally,
     pub(super) peak: PeakMemory,
     /// Memory by phase.
@@ -43,9 +46,9 @@ impl Session<'_> {
     /// Runs all parts, with the update where it belongs to the backward.
     pub(super) fn run_parts(
         &mut self,
-        parts: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
+        parts: impl ExactSizeIterator<Item = Result<Batch, RunError>>,
         rate: f64,
-    ) -> Result<Parts, TrainError> {
+    ) -> Result<Parts, RunError> {
         let count = parts.len();
         let scale = self.optimizer.scaler.scale().unwrap_or(1.0);
         let mut all = Parts {
@@ -75,7 +78,7 @@ impl Session<'_> {
     }
 
     /// Runs one of some equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
-    fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<PartOutput, TrainError> {
+    fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<PartOutput, RunError> {
         let mut before = PhaseRecorder::start(&*self.meter);
         self.engine
             .step

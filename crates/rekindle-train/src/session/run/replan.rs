@@ -6,13 +6,14 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, PlanError, Seconds};
 
 use super::{
-    super::{Event, Notice, OutOfMemory, Planned, RunError, holders},
-    Session, reserve,
-    step::StepReport,
+    super::{Event, OutOfMemory, Planned, RunError, holders},
+    Session,
+    parts::Parts,
+    reserve,
 };
 use crate::{
     data::ahead::Ahead, device::probe, finite, model::stage::tie, optimizer::AnyOptimizer,
-    shortage::Shortage, tracker::TrackedPass, train_error::TrainError,
+    record::StepRecord, shortage::Shortage, tracker::TrackedPass,
 };
 use rekindle::{
     meter::Count,
@@ -24,7 +25,7 @@ const TRACKED_STEPS: usize = 3;
 
 impl Session<'_> {
     /// Runs the next step, with smaller plans if there is too little memory.
-    pub(super) fn step(&mut self, ahead: &mut Ahead) -> Result<StepReport, RunError> {
+    pub(super) fn step(&mut self, ahead: &mut Ahead) -> Result<(StepRecord, Parts), RunError> {
         loop {
             let next = self.progress.steps + 1;
             let parts = self.job.settings.accumulate;
@@ -34,30 +35,33 @@ impl Session<'_> {
                 self.engine.step.set_watched(true);
             }
             match self.attempt(parts) {
-                Ok(mut report) => {
+                Ok((mut record, parts)) => {
+                    // One in an update, which cannot be undone, used the reserve.
+                    let short = self.too_much(parts.peak);
+                    let short = short.as_ref().and_then(Shortage::of);
                     // What is held between steps is the same after each of them.
                     let waits = Instant::now();
                     ahead.wait();
-                    report.record.step_s += Seconds(waits.elapsed().as_secs_f64());
+                    record.step_s += Seconds(waits.elapsed().as_secs_f64());
                     if tracked {
                         // Before another plan is made, for the steps to come.
                         let changes = self.engine.step.changes();
                         let chain = &self.planned.staged.chain;
-                        let passes = TrackedPass::all(next, changes, &report.parts.spans, chain);
+                        let passes = TrackedPass::all(next, changes, &parts.spans, chain);
                         (self.tell)(Event::Tracked(&passes));
                     }
-                    if let Some(shortage) = &report.short
-                        && let Err(error) = self.plan_smaller(shortage.clone())
+                    if let Some(shortage) = short
+                        && let Err(error) = self.plan_smaller(shortage)
                     {
                         if let Some(files) = &mut self.files {
-                            files.stepped(&report.record, self.tell);
+                            files.stepped(&record, self.tell);
                         }
                         return Err(self.ended(error, true));
                     }
                     if let Some(by) = self.engine.step.take_growth() {
                         self.planned_by_step(by);
                     }
-                    return Ok(report);
+                    return Ok((record, parts));
                 }
                 Err(error) => {
                     let whole = !error.is_partly_updated();
@@ -71,27 +75,28 @@ impl Session<'_> {
     }
 
     /// Prepares to run the same batch again, if possible; ranks that have not failed wait for those that plan again.
-    fn again(&mut self, error: TrainError) -> Result<(), RunError> {
+    fn again(&mut self, error: RunError) -> Result<(), RunError> {
         let step = self.progress.steps + 1;
-        match error {
-            TrainError::Short(shortage) => self.plan_smaller(shortage),
-            TrainError::ShortAfterUpdates { shortage, error } if self.job.ranks.is_alone() => {
-                self.go_back(shortage, error)
+        if let Some(shortage) = error.of_step().and_then(Shortage::of) {
+            if !error.is_partly_updated() {
+                return self.plan_smaller(shortage);
             }
-            TrainError::ShortAfterUpdates { error, .. } => Err(self.at_stage(error.into())),
-            TrainError::Recorded(RecordError::Choosing { budget, needed })
+            if self.job.ranks.is_alone() {
+                return self.go_back(shortage, error);
+            }
+        }
+        match error {
+            RunError::Recorded(RecordError::Choosing { budget, needed })
                 if self.traced == Some(step) =>
             {
                 // A traced step waits after each span, so other operations are fused in it.
                 self.traced = None;
-                (self.tell)(Event::Noticed(&Notice::NotTraced {
-                    step,
-                    needed,
-                    budget,
-                }));
+                (self.tell)(Event::Noticed(&format!(
+                    "step {step} is not traced: choosing kernels for that may take up to {needed}, more than {budget}"
+                )));
                 Ok(())
             }
-            TrainError::Recorded(RecordError::Choosing { budget, needed })
+            RunError::Recorded(RecordError::Choosing { budget, needed })
                 if self.planned.summary.moves().is_some() =>
             {
                 // The next plan keeps all tensors on the device.
@@ -99,7 +104,7 @@ impl Session<'_> {
                 self.plan_smaller(Shortage::Choosing { needed, budget })
             }
             error if error.is_of_another_rank() && !error.is_partly_updated() => Ok(()),
-            error => Err(self.at_stage(error)),
+            error => Err(error),
         }
     }
 
@@ -178,11 +183,11 @@ impl Session<'_> {
 
     /// Goes back to the last snapshot after a failed step that has updated some parameters, and continues with a plan
     /// with less memory. Without a snapshot the run ends.
-    fn go_back(&mut self, shortage: Shortage, error: RecordError) -> Result<(), RunError> {
+    fn go_back(&mut self, shortage: Shortage, error: RunError) -> Result<(), RunError> {
         let files = self.files.as_mut();
         let snapshot = files.map(|files| files.go_back(self.tell));
         let Some(mut snapshot) = snapshot.transpose()?.flatten() else {
-            return Err(self.at_stage(error.into()));
+            return Err(error);
         };
         let failed = self.progress.steps + 1;
         // Free the optimizer's state before the model's values and the earlier state are loaded.
@@ -194,7 +199,9 @@ impl Session<'_> {
             AnyOptimizer::new(self.job.settings).restored(&mut snapshot, &self.device)?;
         self.progress = snapshot.progress().clone();
         let to = self.progress.steps;
-        (self.tell)(Event::Noticed(&Notice::WentBack { failed, to }));
+        (self.tell)(Event::Noticed(&format!(
+            "step {failed} ran out of memory after some of its updates: back to the snapshot of step {to}"
+        )));
         self.resumed_at = self.resumed_at.map(|step| step.min(to));
         self.plan_smaller(shortage)
     }

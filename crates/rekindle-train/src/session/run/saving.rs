@@ -1,9 +1,6 @@
 //! Writes snapshots and the record during a run.
 
-use std::{
-    io::{self, Write},
-    time::Instant,
-};
+use std::{io, time::Instant};
 
 use burn::module::Module;
 
@@ -11,15 +8,8 @@ use super::{
     super::{Event, RunError},
     Session,
 };
-use crate::{
-    finite, model::stage::Stage, optimizer::AnyOptimizer, progress::Progress,
-    run_dir::SnapshotEvery, snapshot, train_error::TrainError,
-};
-use rekindle::{
-    meter::Meter,
-    record::{Optimizer, RecordError},
-    sequential::Sequential,
-};
+use crate::{finite, run_dir::SnapshotEvery, snapshot};
+use rekindle::record::{Optimizer, RecordError};
 
 impl Session<'_> {
     pub(super) fn snapshot_is_due(&self) -> Result<bool, RunError> {
@@ -47,19 +37,27 @@ impl Session<'_> {
             found = all.map_err(RecordError::from)?.into_iter().flatten().next();
         }
         if let Some(what) = found {
-            (self.tell)(Event::SnapshotWithheld {
-                step: self.progress.steps,
-                what: &what,
-            });
+            (self.tell)(Event::Noticed(&format!(
+                "no snapshot after step {}: {what} is not finite; the previous one is kept",
+                self.progress.steps
+            )));
             self.write_record();
             return Ok(());
         }
         if let Some(files) = &mut self.files {
+            // Pending updates of statistics are merged first, as the next forward pass would do: no result changes.
             let (fingerprint, progress) = (&self.fingerprint, &self.progress);
-            let (model, optimizer, meter) = (&self.model, &self.optimizer, &*self.meter);
             files.take_snapshot(
                 progress,
-                |out| put(out, fingerprint, progress, model, optimizer, meter),
+                |out| {
+                    let saved = RunError::caught(|| {
+                        let model = self.model.valid();
+                        snapshot::put(out, fingerprint, progress, &model, &self.optimizer)
+                    });
+                    // The values were copied through pinned memory.
+                    self.meter.trim();
+                    saved.map_err(io::Error::other)?
+                },
                 self.tell,
             );
         }
@@ -79,11 +77,11 @@ impl Session<'_> {
     }
 
     /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
-    fn not_finite(&self) -> Result<Option<String>, TrainError> {
+    fn not_finite(&self) -> Result<Option<String>, RunError> {
         if let Some(path) = finite::first(&self.model.valid(), None)? {
             return Ok(Some(format!("`{path}`")));
         }
-        let state = TrainError::caught(|| self.optimizer.not_finite())?;
+        let state = RunError::caught(|| self.optimizer.not_finite())?;
         Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
     }
 
@@ -116,22 +114,4 @@ impl Session<'_> {
         }
         error
     }
-}
-
-/// Writes the model and the optimizer's state.
-///
-/// Pending updates of statistics are merged first, as the next forward pass would do: no result changes.
-fn put(
-    out: &mut dyn Write,
-    fingerprint: &str,
-    progress: &Progress,
-    model: &Sequential<Stage>,
-    optimizer: &AnyOptimizer,
-    meter: &dyn Meter,
-) -> io::Result<()> {
-    let saved =
-        TrainError::caught(|| snapshot::put(out, fingerprint, progress, &model.valid(), optimizer));
-    // The values were copied through pinned memory.
-    meter.trim();
-    saved.map_err(io::Error::other)?
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{
-    super::{Event, Job, Notice, RunError, Tell, built::Built},
+    super::{Event, Job, RunError, Tell, built::Built},
     PHASED_STEPS, Session,
     growth::GrowthWatch,
     reserve,
@@ -14,7 +14,7 @@ use crate::{
     model::stage::tie,
     optimizer::AnyOptimizer,
     record::StepRecord,
-    run_dir::{RunDir, RunFiles},
+    run_dir::RunFiles,
     snapshot::Snapshot,
     step_times::StepTimes,
     tensors::Tensors,
@@ -147,17 +147,13 @@ fn open_run_dir(
     let Some(run_dir) = &job.run_dir else {
         return Ok((None, None));
     };
-    let (lock, snapshot) =
-        run_dir.lock(|damaged| tell(Event::Noticed(&Notice::Damaged(damaged))))?;
-    match (&snapshot, run_dir) {
-        (Some(snapshot), _) => snapshot.check(fingerprint, job.settings.steps)?,
-        (None, RunDir::Resume(folder)) => tell(Event::Noticed(&Notice::BeginsAgain(folder))),
-        (None, RunDir::New(_)) => {}
-    }
+    let (lock, snapshot) = run_dir.lock(tell)?;
     let steps = job.settings.steps;
-    let done = snapshot
-        .as_ref()
-        .map_or(0, |snapshot| snapshot.progress().steps);
+    let mut done = 0;
+    if let Some(snapshot) = &snapshot {
+        snapshot.check(fingerprint, steps)?;
+        done = snapshot.progress().steps;
+    }
     // A run that was stopped right after its last step has left the rest to be done.
     if done == steps && run_dir.has_finished(steps) {
         return Err(RunError::Finished {

@@ -25,25 +25,12 @@ use crate::{
     nonfinite::NonFinite,
     ranks::Tally,
     record::StepRecord,
+    run_error::RunError,
     settings::OnNonFinite,
-    shortage::Shortage,
-    train_error::TrainError,
 };
 
 /// Bytes of a buffer by which a device is tried: fewer than any device refuses for their size alone.
 const TRIAL_BYTES: u64 = 128 << 20;
-
-/// The report of one optimizer step.
-pub(super) struct StepReport {
-    /// Loss, accuracy, time.
-    pub(super) record: StepRecord,
-    /// What its parts came to, and its update; without the gradients, which the update takes.
-    pub(super) parts: Parts,
-    /// Values of the step that are not finite, if the settings continue anyway.
-    pub(super) nonfinite: Option<NonFinite>,
-    /// A shortage in an update, which cannot be undone and used the reserve.
-    pub(super) short: Option<Shortage>,
-}
 
 impl Session<'_> {
     /// The highest peak so far of the bytes that a budget counts.
@@ -52,7 +39,8 @@ impl Session<'_> {
     }
 
     /// Runs one optimizer step on batches whose shapes fit the model: a whole batch, or equal parts of one whose
-    /// gradients are summed. The phases and spans are those of the last part.
+    /// gradients are summed. Returns what its parts and its update came to, without the gradients, which the update takes. The
+    /// phases and spans are those of the last part.
     ///
     /// # Errors
     ///
@@ -60,8 +48,8 @@ impl Session<'_> {
     /// finite and the settings stop there. The model, its statistics and the optimizer are then unchanged.
     pub(super) fn attempt(
         &mut self,
-        parts: impl ExactSizeIterator<Item = Result<Batch, TrainError>>,
-    ) -> Result<StepReport, TrainError> {
+        parts: impl ExactSizeIterator<Item = Result<Batch, RunError>>,
+    ) -> Result<(StepRecord, Parts), RunError> {
         let started = Instant::now();
         let before = self.statistics.before(&self.model);
         let rate = self.job.settings.rate_at(self.progress.steps);
@@ -70,7 +58,6 @@ impl Session<'_> {
             Ok(parts) => parts,
             Err(error) => {
                 self.abandon(before);
-                let error = error.or_shortage();
                 return Err(self.job.ranks.fail(error, || self.counted_peak()));
             }
         };
@@ -78,20 +65,18 @@ impl Session<'_> {
 
         let meter = Arc::clone(&self.meter);
         let mut after = PhaseRecorder::start(&*meter);
-        let checked = self.check(&mut parts);
-        let told = checked.as_ref().map(|_| parts.tally).map_err(Clone::clone);
-        let told = self.job.ranks.tell(told, || self.counted_peak());
-        let (tally, nonfinite) = match told.and_then(|tally| Ok((tally, checked?))) {
-            Ok(told) => told,
+        let checked = self.check(&mut parts).map(|()| parts.tally);
+        let tally = match self.job.ranks.tell(checked, || self.counted_peak()) {
+            Ok(tally) => tally,
             Err(error) => {
                 drop(parts);
                 self.abandon(before);
-                return Err(error.or_shortage());
+                return Err(error);
             }
         };
         let loss_scale = self.optimizer.scaler.scale();
         let left_out = |found: &&NonFinite| found.handled == OnNonFinite::Skip;
-        let skipped = nonfinite.as_ref().filter(left_out);
+        let skipped = parts.nonfinite.as_ref().filter(left_out);
         if let Some(found) = skipped {
             drop(take(&mut parts.gradients));
             self.model = before.put_back(self.take_model());
@@ -115,7 +100,6 @@ impl Session<'_> {
         after.end(Phase::Optimizer);
 
         self.settled = true;
-        let short = self.shortage(parts.peak);
         let update = after.finish();
         let traced = traced_update(parts.spans.last(), update.first());
         parts.spans.extend(traced);
@@ -130,16 +114,11 @@ impl Session<'_> {
             skipped: skipped.is_some(),
         };
         self.progress.stepped(&record);
-        Ok(StepReport {
-            record,
-            parts,
-            nonfinite,
-            short,
-        })
+        Ok((record, parts))
     }
 
     /// Fails on all ranks before the first step that they run together, where one has no room for an update within it.
-    fn check_first_step(&self) -> Result<(), TrainError> {
+    fn check_first_step(&self) -> Result<(), RunError> {
         if self.settled {
             return Ok(());
         }
@@ -153,7 +132,7 @@ impl Session<'_> {
 
     /// Fails where a device has no room for the first update, in which the optimizer's state comes: an update that has begun
     /// cannot be taken back.
-    fn check_first_update(&self) -> Result<(), TrainError> {
+    fn check_first_update(&self) -> Result<(), RunError> {
         if self.settled || self.meter.read().reserved_bytes.is_none() {
             return Ok(());
         }
@@ -177,29 +156,29 @@ impl Session<'_> {
 
     /// Fails if there is too little memory for the update; finds values that are not finite. A step with updates in its
     /// backward pass cannot be undone and is accepted.
-    fn check(&self, parts: &mut Parts) -> Result<Option<NonFinite>, TrainError> {
+    fn check(&self, parts: &mut Parts) -> Result<(), RunError> {
         if self.engine.step.update() == Update::InBackward {
-            return self.nonfinite(parts);
+            return self.check_finite(parts);
         }
-        if let Some(shortage) = self.shortage(parts.peak) {
-            return Err(TrainError::Short(shortage));
+        if let Some(error) = self.too_much(parts.peak) {
+            return Err(error.into());
         }
-        let found = self.nonfinite(parts)?;
-        self.check_first_update().map(|()| found)
+        self.check_finite(parts)?;
+        self.check_first_update()
     }
 
     /// An allocation that failed, or a step that took more than its budget.
-    fn shortage(&self, peak: PeakMemory) -> Option<Shortage> {
+    pub(super) fn too_much(&self, peak: PeakMemory) -> Option<RecordError> {
         if let Some(failure) = self.meter.failure() {
-            return Some(Shortage::Failed(failure));
+            return Some(RecordError::OutOfMemory(failure));
         }
-        let peak = peak.counted(self.job.count);
-        let budget = self.budget.filter(|budget| peak > *budget)?;
-        Some(Shortage::OverBudget { peak, budget })
+        let in_use = peak.counted(self.job.count);
+        let budget = self.budget.filter(|budget| in_use > *budget)?;
+        Some(RecordError::OverBudget { in_use, budget })
     }
 
-    /// What is not finite, where the settings go on all the same.
-    fn nonfinite(&self, parts: &mut Parts) -> Result<Option<NonFinite>, TrainError> {
+    /// Finds what is not finite, and fails where the settings stop there.
+    fn check_finite(&self, parts: &mut Parts) -> Result<(), RunError> {
         let squares = self.optimizer.sum_of_squares(&self.model, &parts.gradients);
         parts.squares = squares.map(finite::read).transpose()?;
         let gradient = match parts.squares {
@@ -207,14 +186,23 @@ impl Session<'_> {
             _ => finite::first(&self.model, Some(&parts.gradients))?,
         };
         if parts.loss.is_finite() && gradient.is_none() {
-            return Ok(None);
+            return Ok(());
         }
         let scaler = &self.optimizer.scaler;
         let lower_scale = scaler.lower().filter(|_| parts.loss.is_finite());
+        let (step, per_epoch) = (self.progress.steps, self.batches.steps_per_epoch());
+        // A path begins with the stage.
+        let stage = gradient.as_ref().and_then(|path| {
+            let stage = path.split('.').next()?.parse().ok()?;
+            self.job.model.stage_names().into_iter().nth(stage)
+        });
         let found = NonFinite {
-            step: self.progress.steps + 1,
+            step: step + 1,
+            epoch: step / per_epoch + 1,
+            batch: step % per_epoch + 1,
             loss: parts.loss,
             gradient,
+            stage,
             handled: match lower_scale {
                 Some(_) => OnNonFinite::Skip,
                 None => self.job.settings.on_nonfinite,
@@ -222,10 +210,11 @@ impl Session<'_> {
             loss_scale: scaler.scale(),
             lower_scale,
         };
-        match found.handled {
-            OnNonFinite::Stop => Err(TrainError::NonFinite(Box::new(found))),
-            OnNonFinite::Skip | OnNonFinite::Continue => Ok(Some(found)),
+        if found.handled == OnNonFinite::Stop {
+            return Err(RunError::NonFinite(Box::new(found)));
         }
+        parts.nonfinite = Some(found);
+        Ok(())
     }
 
     /// Updates the model, and returns the measurements of exchanging parameters between ranks that divide the updates.

@@ -1,5 +1,6 @@
 //! Builds a run's record, and the cost of the plain run.
 
+use rekindle::meter::PeakMemory;
 use rekindle_plan::{Bytes, Planner};
 
 use super::{super::RunError, Session, parts::raise};
@@ -39,12 +40,7 @@ impl Session<'_> {
             stages: planned.staged.chain.stages.clone(),
             forwards: planned.staged.forwards.clone(),
             count: self.job.count,
-            measured: Measured {
-                peak: peak.counted(self.job.count),
-                in_use: peak.in_use_bytes,
-                step: self.times.median(),
-                range: self.times.range(),
-            },
+            measured: self.measured(peak, &self.times),
             measured_exchange_s: self.exchange_times.as_ref().map(StepTimes::median),
             pools: pooled.then(|| PoolRecord {
                 trims: self.engine.step.trims(),
@@ -77,14 +73,8 @@ impl Session<'_> {
     /// The timeline of the traced step, after it is done.
     fn timeline(&self) -> Option<Timeline> {
         let step = self.traced.filter(|_| !self.trace.is_empty())?;
-        let (plan, optimizer) = (&self.planned.staged, &self.planned.optimizer);
-        Some(Timeline::new(
-            step,
-            plan,
-            optimizer,
-            &self.trace,
-            &self.exchanges,
-        ))
+        let plan = &self.planned.staged;
+        Some(Timeline::new(step, plan, &self.trace, &self.exchanges))
     }
 
     /// Whether measuring plain steps in another process takes a small part of the run's own time.
@@ -118,16 +108,20 @@ impl Session<'_> {
         let mut peak = self.no_peak();
         let mut times = StepTimes::new();
         for step in 0..PLAIN_STEPS {
-            let report = self.attempt(parts())?;
-            raise(&mut peak, &report.parts.phases);
-            times.add(report.record.step_s, step > 0);
+            let (record, done) = self.attempt(parts())?;
+            raise(&mut peak, &done.phases);
+            times.add(record.step_s, step > 0);
         }
-        Ok(Some(Measured {
+        Ok(Some(self.measured(peak, &times)))
+    }
+
+    fn measured(&self, peak: PeakMemory, times: &StepTimes) -> Measured {
+        Measured {
             peak: peak.counted(self.job.count),
             in_use: peak.in_use_bytes,
             step: times.median(),
             range: times.range(),
-        }))
+        }
     }
 }
 

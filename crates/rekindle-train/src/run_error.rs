@@ -1,19 +1,23 @@
-//! Errors of a run.
+//! Errors of a training.
 
 use std::path::PathBuf;
 
 use rekindle_plan::{Bytes, PlanError};
 use thiserror::Error;
 
-use super::OutOfMemory;
-use crate::{
-    data::DataError, device::Unavailable, file_error::FileError, model::shape::ShapeError,
-    nonfinite::NonFinite, train_error::TrainError,
+use super::{
+    data::DataError,
+    device::{Unavailable, device_fault, refused_kernel},
+    file_error::FileError,
+    model::shape::ShapeError,
+    nonfinite::NonFinite,
+    session::OutOfMemory,
+    shortage::speaks_of_memory,
 };
-use rekindle::record::RecordError;
+use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
 
-/// The error of a run that could not be started or finished.
-#[derive(Debug, Error)]
+/// The error of a run that could not be started or finished, or of a step.
+#[derive(Debug, PartialEq, Error)]
 pub enum RunError {
     /// A layer cannot take its input.
     #[error(transparent)]
@@ -62,25 +66,15 @@ pub enum RunError {
     /// Settings do not go together, or not with so many ranks; or a plan was made for another model.
     #[error("{0}")]
     Refused(String),
+    /// The next batch could not be built.
+    #[error("the next batch cannot be built: {0}")]
+    Batch(String),
     /// A step could not be recorded, or not run.
     #[error(transparent)]
-    Train(#[from] TrainError),
+    Recorded(#[from] RecordError),
     /// The loss or a gradient is not finite, and the settings stop the run: the state is that before the step.
-    #[error(
-        "the loss of step {} is {}{}{}. It is batch {batch} of epoch {epoch}; the model, its statistics and the \
-         optimizer are what they were before the step", found.step, found.loss, in_stage(found, stage),
-         found.scaled()
-    )]
-    NonFinite {
-        /// What was found.
-        found: Box<NonFinite>,
-        /// The epoch of its batch, from 1.
-        epoch: usize,
-        /// The batch within its epoch, from 1.
-        batch: usize,
-        /// The stage of the first gradient that is not finite.
-        stage: Option<String>,
-    },
+    #[error("{}", .0.ended())]
+    NonFinite(Box<NonFinite>),
     /// The device cannot be opened.
     #[error(transparent)]
     Device(#[from] Unavailable),
@@ -106,35 +100,44 @@ fn of_total(total: &Option<Bytes>) -> String {
     total.map_or_else(String::new, |total| format!(" of {total}"))
 }
 
-fn in_stage(found: &NonFinite, stage: &Option<String>) -> String {
-    match (&found.gradient, stage) {
-        (Some(path), Some(stage)) => {
-            format!(
-                ", and the first gradient that is not finite is that of `{path}` in stage `{stage}`"
-            )
-        }
-        _ => String::new(),
-    }
-}
-
-impl From<RecordError> for RunError {
-    fn from(error: RecordError) -> Self {
-        Self::Train(error.into())
-    }
-}
-
 impl RunError {
-    /// Whether another rank reports the error.
-    pub(crate) fn is_of_another_rank(&self) -> bool {
-        match self {
-            Self::OtherRank => true,
-            Self::Train(error) => error.is_of_another_rank(),
-            _ => false,
-        }
+    /// Runs `call`, in which burn reads a device's values and reports failures by panics. Any other panic propagates.
+    pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, Self> {
+        let of_device = |message: &str| {
+            speaks_of_memory(message)
+                || device_fault(message).is_some()
+                || refused_kernel(message).is_some()
+        };
+        catch(call).map_err(|message| match of_device(&message) {
+            true => RecordError::Device(message).into(),
+            false => panic!("{message}"),
+        })
     }
 
     /// Whether ranks can no longer communicate.
-    pub(crate) fn is_of_network(&self) -> bool {
-        matches!(self, Self::Train(error) if error.is_of_network())
+    pub(super) fn is_of_network(&self) -> bool {
+        // All ranks have found that they differ.
+        let differ = |error: &ReduceError| matches!(error, ReduceError::Differ { .. });
+        matches!(self.of_step(), Some(RecordError::Reduce(error)) if !differ(error))
+    }
+
+    /// Whether another rank reports the error.
+    pub(super) fn is_of_another_rank(&self) -> bool {
+        matches!(self, Self::OtherRank)
+            || matches!(self.of_step(), Some(RecordError::OtherRank { .. }))
+    }
+
+    /// The error of the recorded step, also where some parameters were updated before it.
+    pub(super) fn of_step(&self) -> Option<&RecordError> {
+        match self {
+            Self::Recorded(RecordError::PartlyUpdated { source, .. }) => Some(&**source),
+            Self::Recorded(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Whether some parameters are updated and others not: training cannot continue from such a model.
+    pub(super) fn is_partly_updated(&self) -> bool {
+        matches!(self, Self::Recorded(RecordError::PartlyUpdated { .. }))
     }
 }
