@@ -3,17 +3,14 @@
 //! Rank 0 reports for all of them. A failure before ranks are connected is the same on all of them: the others
 //! [leave it](leave_to_first) to rank 0. Later they [exchange](end) their failures.
 
-use std::{collections::BTreeMap, process, sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, process, thread, time::Duration};
 
 use clap::CommandFactory;
 use rekindle::{
     record::Rate,
-    reduce::{Rehearsal, named},
+    reduce::{named, rehearsal},
 };
-use rekindle_train::{
-    device::seal_kernels,
-    ranks::{Local, Ranks},
-};
+use rekindle_train::{device::seal_kernels, ranks::Ranks};
 
 use crate::{
     args::{Cli, Command},
@@ -95,11 +92,7 @@ pub fn planned_for(
             "`mpirun` says how many ranks there are, and their link is measured: leave out `--ranks` and `--link`",
         )),
         (Some(1), _) => Ok(Ranks::default()),
-        (Some(count), Some(link)) => {
-            let local = Local { rank: 0, ranks: 1 };
-            let rehearsal = Arc::new(Rehearsal::new(count, link));
-            Ok(Ranks::new(rehearsal, local, crate::stop::asked))
-        }
+        (Some(count), Some(link)) => Ok(Ranks::new(rehearsal(count, link), crate::stop::asked)),
         (Some(count), None) => Err(Failure::with_help(
             exit::USAGE,
             format!("the step time of {count} ranks depends on the link between them"),
@@ -112,14 +105,14 @@ pub fn planned_for(
 
 #[cfg(feature = "mpi")]
 fn connected(launched: Launched) -> Result<Ranks, Failure> {
-    use rekindle::reduce::Reducer;
+    use rekindle::reduce::TIME_LIMIT;
 
     /// How much longer than the previous rank each rank waits. If one rank hangs, all others notice: the first of them
     /// reports it, and when it ends, `mpirun` ends the others, for which Open MPI takes a second.
     const TURN: Duration = Duration::from_secs(2);
     let world = rekindle::mpi::world().map_err(Failure::other)?;
     let limit = time_limit().inspect_err(|refusal| leave_to_first(refusal.code))?;
-    let limit = limit.unwrap_or(world.time_limit());
+    let limit = limit.unwrap_or(TIME_LIMIT);
     let world =
         world.with_time_limit(limit.saturating_add(TURN.saturating_mul(launched.rank as u32)));
     let (found, started) = (world.ranks(), launched.ranks);
@@ -130,11 +123,7 @@ fn connected(launched: Launched) -> Result<Ranks, Failure> {
              that of `mpirun`"
         )));
     }
-    Ok(Ranks::new(
-        Arc::new(world),
-        launched.local,
-        crate::stop::asked,
-    ))
+    Ok(Ranks::new(world, crate::stop::asked))
 }
 
 /// How long ranks wait for each other, if set by the user.

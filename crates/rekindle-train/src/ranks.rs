@@ -44,8 +44,7 @@ const PIECE: usize = 256 << 10;
 pub struct Ranks(Option<Arc<Shared>>);
 
 struct Shared {
-    reducer: Arc<dyn Reducer>,
-    local: Local,
+    reducer: Reducer,
     asked_to_stop: fn() -> bool,
     state: Mutex<State>,
 }
@@ -58,15 +57,6 @@ struct State {
     ending: bool,
     own: RankRecord,
     all: Vec<RankRecord>,
-}
-
-/// A rank's number among those of its machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Local {
-    /// Its number on this machine, from 0.
-    pub rank: usize,
-    /// How many ranks this machine has.
-    pub ranks: usize,
 }
 
 /// What a rank tells the others.
@@ -109,10 +99,9 @@ impl Ranks {
     /// The ranks that `reducer` connects. `asked_to_stop` returns whether this rank was asked to stop cleanly: then all
     /// ranks stop after the same step.
     #[must_use]
-    pub fn new(reducer: Arc<dyn Reducer>, local: Local, asked_to_stop: fn() -> bool) -> Self {
+    pub fn new(reducer: Reducer, asked_to_stop: fn() -> bool) -> Self {
         Self(Some(Arc::new(Shared {
             reducer,
-            local,
             asked_to_stop,
             state: Mutex::default(),
         })))
@@ -120,8 +109,8 @@ impl Ranks {
 
     /// The reducer that connects this rank with the others; `None` if there are none.
     #[must_use]
-    pub fn reducer(&self) -> Option<Arc<dyn Reducer>> {
-        self.0.as_ref().map(|shared| Arc::clone(&shared.reducer))
+    pub fn reducer(&self) -> Option<Reducer> {
+        self.0.as_ref().map(|shared| shared.reducer.clone())
     }
 
     /// This rank's number, from 0.
@@ -140,13 +129,6 @@ impl Ranks {
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.0.is_none()
-    }
-
-    /// Its place on its machine.
-    #[must_use]
-    pub fn local(&self) -> Local {
-        let alone = Local { rank: 0, ranks: 1 };
-        self.0.as_ref().map_or(alone, |shared| shared.local)
     }
 
     /// This rank's part of `samples` samples: all of them if it is the only rank.

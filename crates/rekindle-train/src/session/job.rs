@@ -182,7 +182,7 @@ impl<'a> Job<'a> {
             ("the data", data.as_str()),
             ("the config and its options", options.as_str()),
         ] {
-            agree(&*reducer, what, own.as_bytes()).map_err(RecordError::from)?;
+            agree(&reducer, what, own.as_bytes()).map_err(RecordError::from)?;
         }
         Ok(())
     }

@@ -331,7 +331,7 @@ impl<'a> Exchange<'a> {
                 Err(error) => return own.unwrap_or(error),
             }
         }
-        let (updated, error) = failures(&*self.ranks.reducer, self.updated, own);
+        let (updated, error) = failures(&self.ranks.reducer, self.updated, own);
         self.updated = updated;
         let no_reason =
             || ReduceError::Failed("a rank abandoned the step and gave no reason".into());

@@ -32,7 +32,7 @@ const STAGED_BYTES: usize = 64 << 20;
 
 /// Measures the cost of exchanging a recording's gradients.
 pub(super) fn measured(
-    reducer: &dyn Reducer,
+    reducer: &Reducer,
     buckets: &[Bucket],
     recording: &Recording,
     device: &Device,
@@ -55,7 +55,7 @@ pub(super) fn measured(
 }
 
 /// The ring in which all-reduces of one value, and of a bucket, take the measured times.
-fn measured_ring(reducer: &dyn Reducer, buckets: &[Bucket]) -> Result<Ring, ReduceError> {
+fn measured_ring(reducer: &Reducer, buckets: &[Bucket]) -> Result<Ring, ReduceError> {
     let largest = buckets.iter().map(|bucket| bucket.elements()).max();
     let large = largest.unwrap_or_default().clamp(2, BUCKET_BYTES / VALUE);
     let at = |values: usize| {
@@ -66,7 +66,7 @@ fn measured_ring(reducer: &dyn Reducer, buckets: &[Bucket]) -> Result<Ring, Redu
 }
 
 /// Seconds of an all-reduce of so many values, the shortest of any rank; all ranks get the same number.
-fn timed(reducer: &dyn Reducer, values: usize) -> Result<f64, ReduceError> {
+fn timed(reducer: &Reducer, values: usize) -> Result<f64, ReduceError> {
     let (mut shortest, mut all) = (f64::INFINITY, 0.0);
     for round in 0..=ROUNDS {
         let started = Instant::now();

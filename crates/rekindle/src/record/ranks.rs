@@ -1,7 +1,5 @@
 //! The ranks that share a step.
 
-use std::sync::Arc;
-
 use rekindle_plan::{
     Bytes,
     graph::{ExchangeCost, Graph, OperationId, Program, Timetable},
@@ -17,7 +15,7 @@ use crate::reduce::Reducer;
 
 /// The ranks that share a step, as one of them sees it.
 pub(super) struct StepRanks {
-    pub(super) reducer: Arc<dyn Reducer>,
+    pub(super) reducer: Reducer,
     /// This rank's samples divided by those of all ranks.
     pub(super) share: f64,
     pub(super) buckets: Vec<Bucket>,
@@ -47,7 +45,7 @@ impl StepRanks {
 /// Exchanges the error messages of failed ranks and the largest number of updates on any rank. Returns the error for
 /// this rank's caller, if any rank failed.
 pub(super) fn failures(
-    reducer: &dyn Reducer,
+    reducer: &Reducer,
     updated: usize,
     own: Option<RecordError>,
 ) -> (usize, Option<RecordError>) {

@@ -6,27 +6,17 @@ use std::{
     collections::VecDeque,
     mem::take,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
-use super::{Collective, ReduceError, Reducer, TIME_LIMIT};
+use super::{Collective, ReduceError, Reducer};
 
-/// One of several ranks in a process; created by [`in_process`].
-#[derive(Debug, Clone)]
-pub struct InProcess {
-    own: Arc<Own>,
-    limit: Duration,
-}
-
-#[derive(Debug)]
+/// One of the ranks.
 struct Own {
     rank: usize,
-    ranks: usize,
     world: Arc<Mutex<World>>,
 }
 
 /// What all ranks share.
-#[derive(Debug)]
 struct World {
     /// The unanswered operations of each rank.
     waiting: Vec<VecDeque<Collective>>,
@@ -36,54 +26,28 @@ struct World {
 
 /// Creates `ranks` ranks; move each to its own thread.
 #[must_use]
-pub fn in_process(ranks: usize) -> Vec<InProcess> {
+pub fn in_process(ranks: usize) -> Vec<Reducer> {
     let world = Arc::new(Mutex::new(World {
         waiting: (0..ranks).map(|_| VecDeque::new()).collect(),
         gone: Vec::new(),
     }));
-    let all = (0..ranks).map(|rank| InProcess {
-        own: Arc::new(Own {
-            rank,
-            ranks,
-            world: world.clone(),
-        }),
-        limit: TIME_LIMIT,
+    let all = (0..ranks).map(|rank| {
+        let world = world.clone();
+        let own = Own { rank, world };
+        Reducer::new(rank, ranks, move |operation| own.begin(operation))
     });
     all.collect()
-}
-
-impl InProcess {
-    /// Sets the longest time to wait for other ranks.
-    #[must_use]
-    pub fn with_time_limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
-        self
-    }
-}
-
-impl Reducer for InProcess {
-    fn rank(&self) -> usize {
-        self.own.rank
-    }
-
-    fn ranks(&self) -> usize {
-        self.own.ranks
-    }
-
-    fn time_limit(&self) -> Duration {
-        self.limit
-    }
-
-    fn begin(&self, operation: Collective) {
-        let mut world = self.own.world();
-        world.waiting[self.own.rank].push_back(operation);
-        world.serve();
-    }
 }
 
 impl Own {
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, operation: Collective) {
+        let mut world = self.world();
+        world.waiting[self.rank].push_back(operation);
+        world.serve();
     }
 }
 
@@ -173,12 +137,12 @@ fn answer(mut round: Vec<Collective>) {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
+    use std::{thread, time::Duration};
 
     use super::*;
 
     /// Runs each rank on a thread; results by rank.
-    fn each<T: Send>(ranks: Vec<InProcess>, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
+    fn each<T: Send>(ranks: Vec<Reducer>, run: impl Fn(Reducer) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let run = &run;
             let threads = ranks.into_iter().map(|rank| scope.spawn(move || run(rank)));

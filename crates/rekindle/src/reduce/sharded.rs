@@ -23,7 +23,7 @@ use crate::record::Optimizer;
 ///
 /// # #[global_allocator]
 /// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
-/// fn train(world: impl Reducer + Clone + 'static) -> Result<f32, Box<dyn std::error::Error + Send + Sync>> {
+/// fn train(world: Reducer) -> Result<f32, Box<dyn std::error::Error + Send + Sync>> {
 ///     let device = Device::flex().autodiff();
 ///     let mut model = reduce::broadcast_parameters(&world, LinearConfig::new(4, 1).init(&device))?;
 ///     let batch = Tensor::<2>::ones([6, 4], &device);
@@ -53,7 +53,7 @@ pub struct Sharded<O> {
 
 impl<O: Optimizer> Sharded<O> {
     /// Divides the trained parameters of `model` among the ranks. `optimizer` must have no state yet.
-    pub fn new<M: Module>(optimizer: O, model: &M, reducer: impl Reducer + 'static) -> Self {
+    pub fn new<M: Module>(optimizer: O, model: &M, reducer: Reducer) -> Self {
         Self {
             inner: optimizer,
             shards: Shards::of(model, reducer),

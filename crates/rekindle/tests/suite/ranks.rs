@@ -18,7 +18,7 @@ use burn::{
 use rekindle::{
     Sequential, TensorTree,
     meter::{FailedAllocation, MemoryReading, Meter, PeakMemory},
-    reduce::{InProcess, in_process},
+    reduce::{Reducer, in_process},
     synchronised_batch_norm,
 };
 
@@ -201,7 +201,7 @@ impl<A: Asked> Meter for Silent<A> {
 }
 
 /// Runs each rank on a thread; results by rank.
-fn each<T: Send>(ranks: Vec<InProcess>, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
+fn each<T: Send>(ranks: Vec<Reducer>, run: impl Fn(Reducer) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let run = &run;
         let threads = ranks.into_iter().map(|rank| scope.spawn(move || run(rank)));
@@ -211,7 +211,7 @@ fn each<T: Send>(ranks: Vec<InProcess>, run: impl Fn(InProcess) -> T + Sync) -> 
     })
 }
 
-fn ranks<T: Send>(count: usize, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
+fn ranks<T: Send>(count: usize, run: impl Fn(Reducer) -> T + Sync) -> Vec<T> {
     each(in_process(count), run)
 }
 

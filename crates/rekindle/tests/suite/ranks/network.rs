@@ -11,7 +11,7 @@ use rekindle::{
     Sharded,
     meter::{HostMeter, Meter},
     record::{Exchanges, NetworkReading, Optimizer, PlanSummary, Rate, RecordError, Wanted},
-    reduce::{Reducer, Rehearsal, in_process, part},
+    reduce::{Reducer, in_process, part, rehearsal},
 };
 use rekindle_plan::{Bytes, Seconds};
 
@@ -95,7 +95,7 @@ const RANKS: usize = 2;
 fn shared<T: Task>(
     model: &T::Model,
     batch: &T::Batch,
-    rank: impl Reducer + Clone + 'static,
+    rank: Reducer,
     way: Way,
     runs: bool,
 ) -> (PlanSummary, Vec<NetworkReading>) {
@@ -194,7 +194,7 @@ fn linked<T: Task>(way: Way, bytes: usize, part: f64) -> (PlanSummary, f64, f64)
     let model = T::model(&device);
     let batch = T::batch(SAMPLES, &device);
     let plan = |link| {
-        let rank = Rehearsal::new(RANKS, link);
+        let rank = rehearsal(RANKS, link);
         let plan = shared::<T>(&model, &batch, rank, way, false).0;
         let exchange = plan.exchange.expect("of ranks");
         assert!(!exchange.link_measured);
