@@ -59,7 +59,6 @@ pub use reducer::{
     Answer, Collective, Pending, ReduceError, Reducer, TIME_LIMIT, agree, named, part,
 };
 pub use rehearsal::rehearsal;
-pub use sending::SharedReading;
 pub use sharded::Sharded;
 pub use shards::Shards;
 pub use synchronised::synchronised_batch_norm;

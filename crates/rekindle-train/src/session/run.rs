@@ -142,7 +142,7 @@ impl<'a> Session<'a> {
             let counts = self.steps_here() > 1 && self.traced != Some(done);
             self.times.add(report.record.step_s, counts);
             if let (Some(times), Some(took)) = (&mut self.exchange_times, &report.parts.exchange) {
-                times.add(Seconds(took.added().as_secs_f64()), counts);
+                times.add(Seconds(took.added.as_secs_f64()), counts);
             }
             if let Some(files) = &mut self.files {
                 files.stepped(&report.record, self.tell);

@@ -23,8 +23,6 @@ use crate::reduce::{ReduceError, Reducer};
 
 /// Number of timed all-reduces of each size, after one for warm-up.
 const ROUNDS: usize = 5;
-/// Time in seconds after which no further operations are timed.
-const ENOUGH_S: f64 = 0.5;
 /// Number of timings of staging. The shortest counts.
 const STAGED: usize = 3;
 /// Minimum bytes of gradients that are staged, if there are that many.
@@ -67,23 +65,18 @@ fn measured_ring(reducer: &Reducer, buckets: &[Bucket]) -> Result<Ring, ReduceEr
 
 /// Seconds of an all-reduce of so many values, the shortest of any rank; all ranks get the same number.
 fn timed(reducer: &Reducer, values: usize) -> Result<f64, ReduceError> {
-    let (mut shortest, mut all) = (f64::INFINITY, 0.0);
+    let mut shortest = f64::INFINITY;
     for round in 0..=ROUNDS {
         let started = Instant::now();
         let (_, done) = reducer.all_reduce(vec![0.0; values]).wait_timed()?;
-        let own = done.saturating_duration_since(started).as_secs_f64();
-        let each = reducer.all_gather(own.to_le_bytes().to_vec()).wait()?;
-        let each = each.iter().filter_map(|one| one.as_slice().try_into().ok());
-        let together = each.map(f64::from_le_bytes).fold(own, f64::min);
-        all += together;
-        if round > 0 || all > ENOUGH_S {
-            shortest = shortest.min(together);
-        }
-        if all > ENOUGH_S {
-            break;
+        if round > 0 {
+            let took = done.saturating_duration_since(started);
+            shortest = shortest.min(took.as_secs_f64());
         }
     }
-    Ok(shortest)
+    let each = reducer.all_gather(shortest.to_le_bytes().to_vec()).wait()?;
+    let each = each.iter().filter_map(|one| one.as_slice().try_into().ok());
+    Ok(each.map(f64::from_le_bytes).fold(shortest, f64::min))
 }
 
 /// Seconds that the computing thread takes to copy a byte of gradients to its bucket, and back.

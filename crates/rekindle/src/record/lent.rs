@@ -13,13 +13,14 @@ use burn::{
 
 use super::{
     bridge::Interpreter,
+    exchange::NetworkReading,
     leaf::{Leaf, Placed, again},
     optimizer::Optimizer,
     places::replaced,
     rank::of_rank,
     recording::{Parameter, Recording},
 };
-use crate::reduce::{ReduceError, Shards, SharedReading};
+use crate::reduce::{ReduceError, Shards};
 
 /// A model whose parameters are lent to a step. Parameters are found by their tensor numbers in the recording.
 pub(super) struct Lent {
@@ -81,7 +82,7 @@ impl Lent {
         recording: &Recording,
         interpreter: &mut dyn Interpreter,
         shards: &Shards,
-    ) -> Result<SharedReading, ReduceError> {
+    ) -> Result<NetworkReading, ReduceError> {
         let (mut due, mut sending) = shards.sharing();
         for (_, one) in recording.updated() {
             let Some(owner) = due.remove(&one.id) else {

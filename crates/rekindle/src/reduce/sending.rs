@@ -6,15 +6,7 @@ use burn::tensor::{Tensor, TensorData, kind::Basic};
 use rekindle_plan::Bytes;
 
 use super::{ReduceError, Reducer};
-
-/// The cost of exchanging updated parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SharedReading {
-    /// Bytes of all parameters.
-    pub bytes: Bytes,
-    /// Time taken, copies included.
-    pub took: Duration,
-}
+use crate::record::{Exchanges, NetworkReading};
 
 /// Tensors that ranks send each other one by one, in the same order on all ranks. After the first failure values stay as
 /// they are.
@@ -91,11 +83,13 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Ends the exchange.
-    pub(crate) fn done(self) -> Result<SharedReading, ReduceError> {
-        let done = SharedReading {
+    /// Ends the exchange, and returns what it took, copies included.
+    pub(crate) fn done(self) -> Result<NetworkReading, ReduceError> {
+        let done = NetworkReading {
+            what: Exchanges::Parameters,
             bytes: self.bytes,
-            took: self.started.elapsed(),
+            begun: Duration::ZERO,
+            done: self.started.elapsed(),
         };
         self.failed.map_or(Ok(done), Err)
     }

@@ -5,51 +5,31 @@ use std::time::Duration;
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::reduce::SharedReading;
-
-/// Measured times and operations of a step's exchange.
+/// Measured time and operations of a step's exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExchangeReading {
-    /// How long the step waited for other ranks and the network: the part that computation did not hide.
-    pub waited: Duration,
-    /// Time to copy gradients to their buckets, without the device's pending computation of them.
-    pub taken: Duration,
-    /// Time to copy sums back.
-    pub returned: Duration,
-    /// Time for means over ranks ([`synchronised_batch_norm`](crate::synchronised_batch_norm)), copies included.
-    pub means: Duration,
-    /// Time to exchange updated parameters between ranks that divide the updates, copies included. Zero here for
-    /// updates after the step, whose exchange comes later, with [`Shards::share`](crate::reduce::Shards::share).
-    pub parameters: Duration,
+    /// Time that the exchange added to the step: copies, and waiting for other ranks and the network. Updates after the
+    /// step exchange parameters later, with [`Shards::share`](crate::reduce::Shards::share).
+    pub added: Duration,
     /// The network operations, in order.
     pub operations: Vec<NetworkReading>,
 }
 
 impl ExchangeReading {
-    /// Time that the exchange added to the step.
-    #[must_use]
-    pub fn added(&self) -> Duration {
-        self.waited + self.taken + self.returned + self.means + self.parameters
-    }
-
-    /// Adds the times of a later part of the step; the network operations are those of the later part.
+    /// Adds the time of a later part of the step; the network operations are those of the later part.
     pub fn add_part(&mut self, part: Self) {
-        self.waited += part.waited;
-        self.taken += part.taken;
-        self.returned += part.returned;
-        self.means += part.means;
-        self.parameters += part.parameters;
+        self.added += part.added;
         self.operations = part.operations;
     }
 
-    /// Adds an exchange of updated parameters that ended `until` after the start of the step.
-    pub fn add_shared(&mut self, shared: SharedReading, until: Duration) {
-        self.parameters += shared.took;
+    /// Adds an exchange of updated parameters, whose times are counted from its own start, and which ended `until` after
+    /// the start of the step.
+    pub fn add_shared(&mut self, shared: NetworkReading, until: Duration) {
+        self.added += shared.done;
         self.operations.push(NetworkReading {
-            what: Exchanges::Parameters,
-            bytes: shared.bytes,
-            begun: until.saturating_sub(shared.took),
+            begun: until.saturating_sub(shared.done),
             done: until,
+            ..shared
         });
     }
 }

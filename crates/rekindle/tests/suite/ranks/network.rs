@@ -162,8 +162,8 @@ fn what_is_exchanged<T: Task>(means: bool) {
                 let bytes: Bytes = operations.clone().map(|one| one.bytes).sum();
                 (operations.count(), bytes)
             };
-            // Each bucket holds the loss and whether a rank has failed, in 32 bits each.
-            let beside = Bytes(8 * taken.buckets as u64);
+            // Each bucket holds whether a rank has failed, and the last one the loss, in 32 bits each.
+            let beside = Bytes(4 * (taken.buckets as u64 + 1));
             assert_eq!(
                 of(Exchanges::Gradients),
                 (taken.buckets, taken.bytes + beside),
