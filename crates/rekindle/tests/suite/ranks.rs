@@ -1,5 +1,6 @@
 //! Ranks that share a step, against one device with the whole batch.
 
+mod collectives;
 mod failures;
 mod network;
 mod training;
@@ -201,18 +202,14 @@ impl<A: Asked> Meter for Silent<A> {
 }
 
 /// Runs each rank on a thread; results by rank.
-fn each<T: Send>(ranks: Vec<Reducer>, run: impl Fn(Reducer) -> T + Sync) -> Vec<T> {
+fn ranks<T: Send>(count: usize, run: impl Fn(Reducer) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let run = &run;
-        let threads = ranks.into_iter().map(|rank| scope.spawn(move || run(rank)));
-        let threads: Vec<_> = threads.collect();
+        let ranks = in_process(count).into_iter();
+        let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || run(rank))).collect();
         let results = threads.into_iter().map(|one| one.join().expect("no panic"));
         results.collect()
     })
-}
-
-fn ranks<T: Send>(count: usize, run: impl Fn(Reducer) -> T + Sync) -> Vec<T> {
-    each(in_process(count), run)
 }
 
 /// All float tensors that a module holds.
