@@ -276,7 +276,7 @@ impl From<RunError> for Failure {
             RunError::File(error) => error.into(),
             RunError::Train(TrainError::Recorded(error)) => error.into(),
             RunError::NonFinite { .. } => Self::with_help(exit::NOT_FINITE, error, FINITE),
-            RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
+            RunError::Train(TrainError::OtherRank) => Self::coded(exit::OTHER_RANK, error),
             RunError::Train(_) => Self::other(error),
         }
     }

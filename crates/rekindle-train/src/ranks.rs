@@ -8,7 +8,7 @@
 //! - Once per step, before the update, ranks exchange whether a rank failed, whether a rank was asked to stop, and the
 //!   numbers of correct predictions. An evaluation ends in the same way.
 //! - Where one rank alone can fail, all wait for each other: either all continue, or all end, with their own errors or
-//!   with [`RunError::OtherRank`]. An error of one rank that is not exchanged ends its process, and `mpirun` ends the
+//!   with [`TrainError::OtherRank`]. An error of one rank that is not exchanged ends its process, and `mpirun` ends the
 //!   others.
 //! - Only rank 0 has a folder, initial weights and a record. Its parameters, or its snapshot, are sent to all ranks.
 
@@ -162,10 +162,10 @@ impl Ranks {
             return own;
         }
         let own = own.map_err(|error| match error.is_of_another_rank() {
-            true => RunError::OtherRank,
+            true => TrainError::OtherRank.into(),
             false => error,
         });
-        let settled = self.settle(own, RunError::OtherRank);
+        let settled = self.settle(own, TrainError::OtherRank.into());
         settled.map_err(RecordError::from)?
     }
 

@@ -45,8 +45,8 @@ pub enum TrainError {
         /// How far the step came.
         error: RecordError,
     },
-    /// Another rank failed and reports the error: the step has no effect.
-    #[error("another rank failed; this step was abandoned")]
+    /// Another rank failed and reports the error: a step has no effect, or all ranks end.
+    #[error("another rank failed")]
     OtherRank,
 }
 

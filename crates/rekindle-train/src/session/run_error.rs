@@ -97,9 +97,6 @@ pub enum RunError {
         /// Steps asked for.
         steps: usize,
     },
-    /// Another rank failed and reports the error; all ranks end.
-    #[error("another rank failed")]
-    OtherRank,
 }
 
 fn of_total(total: &Option<Bytes>) -> String {
@@ -126,11 +123,7 @@ impl From<RecordError> for RunError {
 impl RunError {
     /// Whether another rank reports the error.
     pub(crate) fn is_of_another_rank(&self) -> bool {
-        match self {
-            Self::OtherRank => true,
-            Self::Train(error) => error.is_of_another_rank(),
-            _ => false,
-        }
+        matches!(self, Self::Train(error) if error.is_of_another_rank())
     }
 
     /// Whether ranks can no longer communicate.

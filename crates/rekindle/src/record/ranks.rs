@@ -2,12 +2,12 @@
 
 use rekindle_plan::{
     Bytes,
-    graph::{ExchangeCost, Graph, OperationId, Program, Timetable},
+    graph::{ExchangeCost, Graph, OperationId, Program, TensorId, Timetable},
 };
 
 use super::{
     RecordError,
-    buckets::{Bucket, gradients, on_network},
+    buckets::{Bucket, on_network},
     plan_summary::StepExchange,
     recording::Recording,
 };
@@ -70,12 +70,9 @@ pub(super) fn failures(
 
 /// When a program completes the gradients of a recording's parameters, by the parameters' indices.
 pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program) -> Timetable {
-    let (gradients, places) = gradients(recording);
+    let parameters = recording.parameters.iter();
+    let gradients = parameters.map(|one| one.gradient.map(|tensor| TensorId(tensor as u32)));
     let means = recording.synchronised();
     let means = means.map(|(place, _)| OperationId(place as u32)).collect();
-    let mut timetable = Timetable::new(graph, program, &gradients, &means);
-    for gradient in &mut timetable.order {
-        *gradient = places[*gradient];
-    }
-    timetable
+    Timetable::new(graph, program, &gradients.collect::<Vec<_>>(), &means)
 }
