@@ -30,7 +30,7 @@ use crate::{
 };
 use rekindle::{
     meter::{Meter, PeakMemory},
-    record::{NetworkReading, PlanSummary, SpanReading},
+    record::{PlanSummary, SpanReading, TimedExchange},
     sequential::Sequential,
     statistics::Statistics,
 };
@@ -63,7 +63,7 @@ pub(super) struct Session<'a> {
     traced: Option<usize>,
     trace: Vec<SpanReading>,
     /// The network operations of the traced step.
-    exchanges: Vec<NetworkReading>,
+    exchanges: Vec<TimedExchange>,
     progress: Progress,
     times: StepTimes,
     /// Time that the exchange adds to steps, if ranks share them.

@@ -25,7 +25,7 @@ use std::{
 };
 
 use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Seconds};
 
 use super::{
     RecordError,
@@ -35,7 +35,7 @@ use super::{
     recording::Recording,
 };
 use crate::reduce::{Pending, ReduceError};
-pub use reading::{ExchangeReading, Exchanges, NetworkReading};
+pub use reading::{ExchangeReading, Exchanges, TimedExchange};
 
 /// The loss, in place of a parameter's index.
 const LOSS: usize = usize::MAX;
@@ -138,13 +138,9 @@ impl<'a> Exchange<'a> {
     fn wait(&mut self, one: UnderWay) -> Result<Option<Vec<f32>>, RecordError> {
         let (mut sums, done) = one.sums.wait_timed()?;
         let started = self.started;
-        let since = |time: Instant| time.saturating_duration_since(started);
-        self.reading.operations.push(NetworkReading {
-            what: one.what,
-            bytes: one.bytes,
-            begun: since(one.begun),
-            done: since(done),
-        });
+        let since = |time: Instant| Seconds(time.saturating_duration_since(started).as_secs_f64());
+        self.reading
+            .note(one.what, one.bytes, since(one.begun), since(done));
         let failed = sums.pop().is_none_or(|failed| failed > 0.0);
         Ok((!failed).then_some(sums))
     }

@@ -35,7 +35,7 @@ pub(super) fn measured(
     recording: &Recording,
     device: &Device,
 ) -> Result<ExchangeCost, RecordError> {
-    let ring = match reducer.link() {
+    let ring = match reducer.link {
         Some(link) => Ring {
             ranks: reducer.ranks(),
             link,

@@ -13,7 +13,7 @@ use burn::{
 
 use super::{
     bridge::Interpreter,
-    exchange::NetworkReading,
+    exchange::TimedExchange,
     leaf::{Leaf, Placed, again},
     optimizer::Optimizer,
     places::replaced,
@@ -82,7 +82,7 @@ impl Lent {
         recording: &Recording,
         interpreter: &mut dyn Interpreter,
         shards: &Shards,
-    ) -> Result<NetworkReading, ReduceError> {
+    ) -> Result<TimedExchange, ReduceError> {
         let (mut due, mut sending) = shards.sharing();
         for (_, one) in recording.updated() {
             let Some(owner) = due.remove(&one.id) else {

@@ -30,7 +30,7 @@ impl StepRanks {
     pub(super) fn predicted(&self, timetable: &Timetable, parameters: &[Bytes]) -> StepExchange {
         StepExchange {
             ring: self.cost.ring,
-            link_measured: self.reducer.link().is_none(),
+            link_measured: self.reducer.link.is_none(),
             taken: self.cost.of_step(
                 timetable,
                 &on_network(self.buckets.iter().map(Bucket::elements)),

@@ -21,7 +21,9 @@ pub struct Reducer {
     rank: usize,
     ranks: usize,
     limit: Duration,
-    link: Option<Rate>,
+    /// The link between neighbouring ranks of a [ring](rekindle_plan::graph::Ring), if it is given; otherwise steps measure
+    /// it.
+    pub(crate) link: Option<Rate>,
     begin: Arc<dyn Fn(Collective) + Send + Sync>,
 }
 
@@ -49,13 +51,6 @@ impl Reducer {
         self
     }
 
-    /// Gives the link between neighbouring ranks of a [ring](rekindle_plan::graph::Ring), which steps measure otherwise.
-    #[must_use]
-    pub fn with_link(mut self, link: Rate) -> Self {
-        self.link = Some(link);
-        self
-    }
-
     /// This rank's number, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
@@ -66,11 +61,6 @@ impl Reducer {
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.ranks
-    }
-
-    /// The link, if it is given.
-    pub(crate) fn link(&self) -> Option<Rate> {
-        self.link
     }
 
     /// Begins an [`AllReduce`](Collective::AllReduce).

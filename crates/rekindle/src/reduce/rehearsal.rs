@@ -16,5 +16,7 @@ pub fn rehearsal(ranks: usize, link: Rate) -> Reducer {
         Collective::AllGather(bytes, answer) => answer.send(Ok(vec![bytes; ranks])),
         Collective::Broadcast(_, bytes, answer) => answer.send(Ok(bytes)),
     };
-    Reducer::new(0, ranks, begin).with_link(link)
+    let mut reducer = Reducer::new(0, ranks, begin);
+    reducer.link = Some(link);
+    reducer
 }

@@ -1,12 +1,12 @@
 //! Tensors that one rank sends to all others, through host memory.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::tensor::{Tensor, TensorData, kind::Basic};
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Seconds};
 
 use super::{ReduceError, Reducer};
-use crate::record::{Exchanges, NetworkReading};
+use crate::record::{Exchanges, TimedExchange};
 
 /// Tensors that ranks send each other one by one, in the same order on all ranks. After the first failure values stay as
 /// they are.
@@ -84,12 +84,12 @@ impl<'a> Sending<'a> {
     }
 
     /// Ends the exchange, and returns what it took, copies included.
-    pub(crate) fn done(self) -> Result<NetworkReading, ReduceError> {
-        let done = NetworkReading {
+    pub(crate) fn done(self) -> Result<TimedExchange, ReduceError> {
+        let done = TimedExchange {
             what: Exchanges::Parameters,
             bytes: self.bytes,
-            begun: Duration::ZERO,
-            done: self.started.elapsed(),
+            start_s: Seconds::ZERO,
+            duration_s: Seconds(self.started.elapsed().as_secs_f64()),
         };
         self.failed.map_or(Ok(done), Err)
     }

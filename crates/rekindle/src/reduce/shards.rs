@@ -21,7 +21,7 @@ use burn::{
 };
 
 use super::{ReduceError, Reducer, sending::Sending};
-use crate::record::{Leaf, NetworkReading, Place};
+use crate::record::{Leaf, Place, TimedExchange};
 
 /// Which rank keeps the optimizer's state of which parameter. The assignment is the same on all ranks if their models
 /// have the same structure.
@@ -84,8 +84,8 @@ impl Shards {
     }
 
     /// Returns the model with every parameter's updated value from its rank; for parameters with the same id, the first
-    /// one counts. After an error, the model is only partly updated. The reading's times are counted from the call.
-    pub fn share<M: Module>(&self, model: M) -> (M, Result<NetworkReading, ReduceError>) {
+    /// one counts. After an error, the model is only partly updated. Times are counted from the call.
+    pub fn share<M: Module>(&self, model: M) -> (M, Result<TimedExchange, ReduceError>) {
         struct Share<'a> {
             due: HashMap<ParamId, usize>,
             sending: Sending<'a>,

@@ -10,7 +10,7 @@ use burn::{optim::GradientsParams, tensor::Tensor};
 use rekindle::{
     free_dead_nodes,
     meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{NetworkReading, Optimizer, RecordError, SpanReading, Update},
+    record::{Optimizer, RecordError, SpanReading, TimedExchange, Update},
     sequential::Sequential,
     statistics::Before,
 };
@@ -236,7 +236,7 @@ impl Session<'_> {
         rate: f64,
         gradients: GradientsParams,
         squares: Option<f64>,
-    ) -> Result<Option<NetworkReading>, RecordError> {
+    ) -> Result<Option<TimedExchange>, RecordError> {
         // The optimizer consumes the model, so that it can update parameters in place.
         let mut model = self.take_model();
         untie(&mut model);

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
 /// Measured time and operations of a step's exchange.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExchangeReading {
     /// Time that the exchange added to the step: copies, and waiting for other ranks and the network. Updates after the
     /// step exchange parameters later, with [`Shards::share`](crate::reduce::Shards::share).
     pub added: Duration,
     /// The network operations, in order.
-    pub operations: Vec<NetworkReading>,
+    pub operations: Vec<TimedExchange>,
 }
 
 impl ExchangeReading {
@@ -22,15 +22,31 @@ impl ExchangeReading {
         self.operations = part.operations;
     }
 
-    /// Adds an exchange of updated parameters, whose times are counted from its own start, and which ended `until` after
-    /// the start of the step.
-    pub fn add_shared(&mut self, shared: NetworkReading, until: Duration) {
-        self.added += shared.done;
-        self.operations.push(NetworkReading {
-            begun: until.saturating_sub(shared.done),
-            done: until,
-            ..shared
+    /// Adds an operation of the network, which this rank had handed over when it had `begun`, counted from the start of the
+    /// step like `done`.
+    pub(in crate::record) fn note(
+        &mut self,
+        what: Exchanges,
+        bytes: Bytes,
+        begun: Seconds,
+        done: Seconds,
+    ) {
+        let before = self.operations.last();
+        let before = before.map_or(Seconds::ZERO, |one| one.start_s + one.duration_s);
+        let start_s = Seconds(begun.0.max(before.0));
+        self.operations.push(TimedExchange {
+            what,
+            bytes,
+            start_s,
+            duration_s: Seconds((done - start_s).0.max(0.0)),
         });
+    }
+
+    /// Adds an exchange of updated parameters, which ended `until` after the start of the step.
+    pub fn add_shared(&mut self, shared: TimedExchange, until: Duration) {
+        let until = Seconds(until.as_secs_f64());
+        self.added += Duration::from_secs_f64(shared.duration_s.0);
+        self.note(shared.what, shared.bytes, until - shared.duration_s, until);
     }
 }
 
@@ -47,15 +63,16 @@ pub enum Exchanges {
     Parameters,
 }
 
-/// An operation of the network in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NetworkReading {
-    /// The purpose.
+/// What the network did for one step.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TimedExchange {
+    /// What for.
     pub what: Exchanges,
-    /// Bytes that the rank sent; for parameters, the bytes that all ranks sent.
+    /// Bytes that the rank gave; of parameters, all that ranks sent.
     pub bytes: Bytes,
-    /// When it began, counted from the start of the step.
-    pub begun: Duration,
-    /// When the network had finished.
-    pub done: Duration,
+    /// When the network could begin, from the start of the step: this rank had handed it over, and the one before was done.
+    pub start_s: Seconds,
+    /// How long until it was done.
+    pub duration_s: Seconds,
 }

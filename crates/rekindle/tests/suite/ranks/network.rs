@@ -10,7 +10,7 @@ use burn::{
 use rekindle::{
     Sharded,
     meter::{HostMeter, Meter},
-    record::{Exchanges, NetworkReading, Optimizer, PlanSummary, Rate, RecordError, Wanted},
+    record::{Exchanges, Optimizer, PlanSummary, Rate, RecordError, TimedExchange, Wanted},
     reduce::{Reducer, in_process, part, rehearsal},
 };
 use rekindle_plan::{Bytes, Seconds};
@@ -98,7 +98,7 @@ fn shared<T: Task>(
     rank: Reducer,
     way: Way,
     runs: bool,
-) -> (PlanSummary, Vec<NetworkReading>) {
+) -> (PlanSummary, Vec<TimedExchange>) {
     let own = T::part(batch, part(SAMPLES, rank.rank(), RANKS));
     let mut model = model.valid().train();
     let plain = || SgdConfig::new().init();
