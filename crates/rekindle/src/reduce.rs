@@ -45,7 +45,6 @@
 mod in_process;
 #[cfg(feature = "mpi")]
 pub mod mpi;
-mod parameters;
 mod reducer;
 mod rehearsal;
 mod sending;
@@ -54,11 +53,12 @@ mod shards;
 pub(crate) mod synchronised;
 
 pub use in_process::in_process;
-pub use parameters::broadcast_parameters;
 pub use reducer::{
     Answer, Collective, Pending, ReduceError, Reducer, TIME_LIMIT, agree, named, part,
 };
 pub use rehearsal::rehearsal;
+pub(crate) use sending::Sending;
+pub use sending::broadcast_parameters;
 pub use sharded::Sharded;
 pub use shards::Shards;
 pub use synchronised::synchronised_batch_norm;

@@ -16,7 +16,6 @@ use super::{
     RecordError,
     buckets::{BUCKET_BYTES, Bucket, VALUE},
     exchange::Like,
-    rank::of_rank,
     recording::Recording,
 };
 use crate::reduce::{ReduceError, Reducer};
@@ -87,12 +86,8 @@ fn staging(buckets: &[Bucket], recording: &Recording, device: &Device) -> Result
         if bytes >= STAGED_BYTES {
             break;
         }
-        let tensor = recording.parameters[place].tensor;
-        let (shape, dtype) = (
-            recording.tensors.shape(tensor),
-            recording.tensors.dtype(tensor),
-        );
-        let ones = of_rank!(@ shape.num_dims(), D => Tensor::<D>::ones(shape.clone(), (device, dtype)).into_dispatch());
+        let dtype = recording.tensors.dtype(recording.parameters[place].tensor);
+        let ones = Tensor::<1>::ones([elements], (device, dtype)).into_dispatch();
         let _ = device.sync();
         let started = Instant::now();
         let (like, values) = Like::take(ones, 1.0)?;

@@ -20,7 +20,7 @@ use super::{
     rank::of_rank,
     recording::{Parameter, Recording},
 };
-use crate::reduce::{ReduceError, Shards};
+use crate::reduce::{ReduceError, Sending, Shards};
 
 /// A model whose parameters are lent to a step. Parameters are found by their tensor numbers in the recording.
 pub(super) struct Lent {
@@ -83,7 +83,8 @@ impl Lent {
         interpreter: &mut dyn Interpreter,
         shards: &Shards,
     ) -> Result<TimedExchange, ReduceError> {
-        let (mut due, mut sending) = shards.sharing();
+        let mut due: HashMap<_, _> = shards.owners().iter().copied().collect();
+        let mut sending = Sending::new(shards.reducer());
         for (_, one) in recording.updated() {
             let Some(owner) = due.remove(&one.id) else {
                 continue;

@@ -2,11 +2,91 @@
 
 use std::time::Instant;
 
-use burn::tensor::{Tensor, TensorData, kind::Basic};
+use burn::{
+    module::{Module, ModuleMapper, Param, ParamId},
+    tensor::{Bool, Int, Tensor, TensorData, kind::Basic},
+};
 use rekindle_plan::{Bytes, Seconds};
 
-use super::{ReduceError, Reducer};
-use crate::record::{Exchanges, TimedExchange};
+use super::{ReduceError, Reducer, agree};
+use crate::record::{Exchanges, Leaf, Place, TimedExchange};
+
+/// Replaces a module's parameters and running statistics by those of rank 0. Each rank keeps its own parameter ids.
+///
+/// # Errors
+///
+/// If the modules of the ranks differ in structure, rank 0 cannot read its values, or ranks do not answer.
+pub fn broadcast_parameters<M: Module>(reducer: &Reducer, model: M) -> Result<M, ReduceError> {
+    let places = Place::of(&model).into_iter();
+    let shapes: String = places
+        .map(|place| format!("{:?}{:?};", place.shape, place.dtype))
+        .collect();
+    agree(reducer, "the model's parameters", shapes.as_bytes())?;
+    let (model, sent) = sent(reducer, model, |_, _| Some(0));
+    sent.map(|_| model)
+}
+
+/// Replaces a module's tensors by those of the ranks that `owner` returns for an id, and whether it trains; `None` leaves a
+/// tensor as it is. Also returns what that took, counted from the call.
+pub(super) fn sent<M: Module>(
+    reducer: &Reducer,
+    model: M,
+    owner: impl FnMut(ParamId, bool) -> Option<usize>,
+) -> (M, Result<TimedExchange, ReduceError>) {
+    struct Sent<'a, F> {
+        sending: Sending<'a>,
+        owner: F,
+    }
+    impl<F: FnMut(ParamId, bool) -> Option<usize>> Sent<'_, F> {
+        fn value<const D: usize, K: Basic>(
+            &mut self,
+            id: ParamId,
+            own: Tensor<D, K>,
+        ) -> Tensor<D, K> {
+            match (self.owner)(id, false) {
+                Some(owner) => self.sending.value(owner, own),
+                None => own,
+            }
+        }
+    }
+    impl<F: FnMut(ParamId, bool) -> Option<usize>> ModuleMapper for Sent<'_, F> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let trains = param.is_require_grad();
+            let (id, own, mapper) = param.consume();
+            let value = match (self.owner)(id, trains) {
+                None => own,
+                Some(owner) if owner == self.sending.reducer.rank() => {
+                    self.sending.value(owner, own)
+                }
+                Some(owner) => {
+                    let leaf = Leaf::of(&own);
+                    leaf.again(self.sending.value(owner, own.without_autodiff()))
+                }
+            };
+            Param::from_mapped_value(id, value, mapper)
+        }
+
+        fn map_int<const D: usize>(
+            &mut self,
+            param: Param<Tensor<D, Int>>,
+        ) -> Param<Tensor<D, Int>> {
+            let (id, own, mapper) = param.consume();
+            Param::from_mapped_value(id, self.value(id, own), mapper)
+        }
+
+        fn map_bool<const D: usize>(
+            &mut self,
+            param: Param<Tensor<D, Bool>>,
+        ) -> Param<Tensor<D, Bool>> {
+            let (id, own, mapper) = param.consume();
+            Param::from_mapped_value(id, self.value(id, own), mapper)
+        }
+    }
+    let sending = Sending::new(reducer);
+    let mut all = Sent { sending, owner };
+    let model = model.map(&mut all);
+    (model, all.sending.done())
+}
 
 /// Tensors that ranks send each other one by one, in the same order on all ranks. After the first failure values stay as
 /// they are.

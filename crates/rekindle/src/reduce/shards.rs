@@ -15,13 +15,13 @@ use std::{
 };
 
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    module::{Module, ModuleVisitor, Param, ParamId},
     optim::GradientsParams,
     tensor::Tensor,
 };
 
-use super::{ReduceError, Reducer, sending::Sending};
-use crate::record::{Leaf, Place, TimedExchange};
+use super::{ReduceError, Reducer, sending::sent};
+use crate::record::{Place, TimedExchange};
 
 /// Which rank keeps the optimizer's state of which parameter. The assignment is the same on all ranks if their models
 /// have the same structure.
@@ -86,34 +86,9 @@ impl Shards {
     /// Returns the model with every parameter's updated value from its rank; for parameters with the same id, the first
     /// one counts. After an error, the model is only partly updated. Times are counted from the call.
     pub fn share<M: Module>(&self, model: M) -> (M, Result<TimedExchange, ReduceError>) {
-        struct Share<'a> {
-            due: HashMap<ParamId, usize>,
-            sending: Sending<'a>,
-        }
-        impl ModuleMapper for Share<'_> {
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let trains = param.is_require_grad();
-                let (id, own, mapper) = param.consume();
-                let leaf = Leaf::of(&own);
-                let owner = if trains { self.due.remove(&id) } else { None };
-                let value = match owner {
-                    Some(owner) => leaf.again(self.sending.value(owner, own.without_autodiff())),
-                    None => own,
-                };
-                Param::from_mapped_value(id, value, mapper)
-            }
-        }
-        let (due, sending) = self.sharing();
-        let mut share = Share { due, sending };
-        let model = model.map(&mut share);
-        (model, share.sending.done())
-    }
-
-    /// Begins to exchange parameters one by one, in the model's order, on all ranks: those that are not exchanged yet, with
-    /// their ranks.
-    pub(crate) fn sharing(&self) -> (HashMap<ParamId, usize>, Sending<'_>) {
-        let due = self.owners.iter().copied().collect();
-        (due, Sending::new(&self.reducer))
+        let mut due: HashMap<_, _> = self.owners.iter().copied().collect();
+        let owner = |id: ParamId, trains| if trains { due.remove(&id) } else { None };
+        sent(&self.reducer, model, owner)
     }
 }
 
