@@ -16,7 +16,7 @@ use crate::{
     args::{Cli, Command},
     exit,
     failure::{self, Failure, Outcome, document::ErrorDocument},
-    launched::{Launched, is_first, launched},
+    launched::{is_first, launched},
     terminal::LookArgs,
 };
 
@@ -56,7 +56,11 @@ pub fn check(command: &Command) -> Outcome {
             "`--chain` and `--graph` are planned by one process: start it without `mpirun`",
         )),
         Command::Train(_) | Command::Plan(_) if cfg!(feature = "mpi") => Ok(()),
-        Command::Train(_) | Command::Plan(_) => Err(no_mpi()),
+        Command::Train(_) | Command::Plan(_) => Err(Failure::with_help(
+            exit::USAGE,
+            "this `rekindle` is built without MPI: it runs as one process",
+            "build it with `--features mpi`, or start it without `mpirun`",
+        )),
         _ => {
             let typed = Cli::command().get_matches();
             let name = typed.subcommand_name().unwrap_or_default().to_owned();
@@ -67,17 +71,13 @@ pub fn check(command: &Command) -> Outcome {
     }
 }
 
-fn no_mpi() -> Failure {
-    Failure::with_help(
-        exit::USAGE,
-        "this `rekindle` is built without MPI: it runs as one process",
-        "build it with `--features mpi`, or start it without `mpirun`",
-    )
-}
-
-/// The ranks of this process's job. To be called once.
+/// The ranks of this process's job. To be called once, after a [`check`].
 pub fn world() -> Result<Ranks, Failure> {
-    launched().map_or_else(|| Ok(Ranks::default()), connected)
+    #[cfg(feature = "mpi")]
+    if let Some(launched) = launched() {
+        return connected(&launched);
+    }
+    Ok(Ranks::default())
 }
 
 /// The ranks of a plan: those of this job, else the given number of simulated ranks with this link between them.
@@ -104,15 +104,12 @@ pub fn planned_for(
 }
 
 #[cfg(feature = "mpi")]
-fn connected(launched: Launched) -> Result<Ranks, Failure> {
-    use rekindle::reduce::TIME_LIMIT;
-
+fn connected(launched: &crate::launched::Launched) -> Result<Ranks, Failure> {
     /// How much longer than the previous rank each rank waits. If one rank hangs, all others notice: the first of them
     /// reports it, and when it ends, `mpirun` ends the others, for which Open MPI takes a second.
     const TURN: Duration = Duration::from_secs(2);
     let world = rekindle::mpi::world().map_err(Failure::other)?;
     let limit = time_limit().inspect_err(|refusal| leave_to_first(refusal.code))?;
-    let limit = limit.unwrap_or(TIME_LIMIT);
     let world =
         world.with_time_limit(limit.saturating_add(TURN.saturating_mul(launched.rank as u32)));
     let (found, started) = (world.ranks(), launched.ranks);
@@ -126,27 +123,21 @@ fn connected(launched: Launched) -> Result<Ranks, Failure> {
     Ok(Ranks::new(world, crate::stop::asked))
 }
 
-/// How long ranks wait for each other, if set by the user.
+/// How long ranks wait for each other.
 #[cfg(feature = "mpi")]
-fn time_limit() -> Result<Option<Duration>, Failure> {
+fn time_limit() -> Result<Duration, Failure> {
     /// Names the time.
     const VARIABLE: &str = "REKINDLE_RANK_TIMEOUT";
     let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
-        return Ok(None);
+        return Ok(rekindle::reduce::TIME_LIMIT);
     };
     let text = text.to_string_lossy();
     let limit = humantime::parse_duration(&text).ok();
-    match limit.filter(|limit| !limit.is_zero()) {
-        None => Err(Failure::usage(format!(
+    limit.filter(|limit| !limit.is_zero()).ok_or_else(|| {
+        Failure::usage(format!(
             "{VARIABLE} is {text:?}, not a time such as 90s, 10min or 2h"
-        ))),
-        limit => Ok(limit),
-    }
-}
-
-#[cfg(not(feature = "mpi"))]
-fn connected(_: Launched) -> Result<Ranks, Failure> {
-    Err(no_mpi())
+        ))
+    })
 }
 
 /// Returns each rank's own result if all ranks have succeeded, else a failure.

@@ -265,10 +265,9 @@ impl Ranks {
             stop: (self.asked_to_stop)(),
             record: self.state().own.clone(),
         };
-        let (own, all) = match (own, self.gathered(said)) {
-            (own, Ok(all)) => (own, all),
-            (Err(own), Err(_)) => return Err(own),
-            (Ok(_), Err(error)) => return Err(RecordError::from(error).into()),
+        let all = match self.gathered(said) {
+            Ok(all) => all,
+            Err(error) => return own.and(Err(RecordError::from(error).into())),
         };
         if all.iter().any(|one| one.stop) {
             self.state().stopping = true;

@@ -29,7 +29,6 @@ use rekindle_plan::{Bytes, Seconds};
 
 use super::{
     RecordError,
-    buckets::Bucket,
     rank::of_rank,
     ranks::{StepRanks, failures},
     recording::Recording,
@@ -203,10 +202,11 @@ impl<'a> Exchange<'a> {
             return;
         }
         // The last bucket waits for the loss, and for everything else that can fail.
-        let (all, pieces) = (&self.ranks.buckets, &self.pieces);
-        let ready = |bucket: &&Bucket| bucket.0.iter().all(|(place, _)| pieces.contains_key(place));
-        let rest = all[self.begun..all.len() - 1].iter();
-        for _ in 0..rest.take_while(ready).count() {
+        while self.begun < self.ranks.buckets.len() {
+            let taken = |(place, _)| self.pieces.contains_key(&place);
+            if !places(self.ranks, self.begun).all(taken) {
+                break;
+            }
             self.begin_bucket(false);
         }
     }
