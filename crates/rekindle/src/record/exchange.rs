@@ -203,7 +203,7 @@ impl<'a> Exchange<'a> {
         }
         // The last bucket waits for the loss, and for everything else that can fail.
         while self.begun < self.ranks.buckets.len() {
-            let taken = |(place, _)| self.pieces.contains_key(&place);
+            let taken = |(place, _): (usize, usize)| self.pieces.contains_key(&place);
             if !places(self.ranks, self.begun).all(taken) {
                 break;
             }
