@@ -154,27 +154,22 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
     };
     let own = outcome.as_ref().err().map(ErrorDocument::from);
     let rank = ranks.rank();
-    let all = match outcome.is_ok() || ranks.ends_with_others() {
-        true => {
-            let bytes = serde_json::to_vec(&own).unwrap_or_default();
-            reducer.all_gather(bytes).wait().ok()
-        }
-        false => None,
+    let together = outcome.is_ok() || ranks.ends_with_others();
+    let gathered = || {
+        let bytes = serde_json::to_vec(&own).unwrap_or_default();
+        reducer.all_gather(bytes).wait().ok()
     };
-    let Some(all) = all else {
-        failure::end(match own {
-            Some(mut own) => {
-                own.error = format!("{}: {}", named(&[rank]), own.error);
-                Err(own.failure())
-            }
-            None => Ok(()),
-        })
+    let Some(all) = together.then(gathered).flatten() else {
+        failure::end(own.map_or(Ok(()), |mut own| {
+            own.error = format!("{}: {}", named(&[rank]), own.error);
+            Err(own.failure())
+        }))
     };
     let all = all
         .iter()
         .filter_map(|end| serde_json::from_slice(end).ok());
     let all: Vec<Option<ErrorDocument>> = all.collect();
-    let end = together(&all);
+    let end = joint(&all);
     let code = end.as_ref().map_or(exit::DONE, |end| end.exit_code);
     if rank == 0
         && let Some(end) = end
@@ -198,7 +193,7 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
 
 /// The report of ranks that end together: each message once, with its ranks if not all have it. `None` if there is no
 /// failure.
-fn together(all: &[Option<ErrorDocument>]) -> Option<ErrorDocument> {
+fn joint(all: &[Option<ErrorDocument>]) -> Option<ErrorDocument> {
     let own = |end: &&ErrorDocument| end.exit_code != exit::OTHER_RANK;
     let first = all.iter().flatten().find(own)?;
     let mut said: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -233,16 +228,16 @@ mod tests {
         let (done, other) = (None, end(exit::OTHER_RANK, "x"));
         let wrong = end(exit::USAGE, "no such key");
         let lost = end(exit::FILE_REFUSED, "no such file");
-        assert_eq!(together(&[done.clone(), done.clone()]), None);
+        assert_eq!(joint(&[done.clone(), done.clone()]), None);
         // The run is done, which rank 0 alone knows.
-        assert_eq!(together(&[done, other.clone()]), None);
-        assert_eq!(together(&[wrong.clone(), wrong.clone()]), wrong);
+        assert_eq!(joint(&[done, other.clone()]), None);
+        assert_eq!(joint(&[wrong.clone(), wrong.clone()]), wrong);
         assert_eq!(
-            together(&[other.clone(), lost.clone(), other]),
+            joint(&[other.clone(), lost.clone(), other]),
             end(exit::FILE_REFUSED, "rank 1: no such file")
         );
         assert_eq!(
-            together(&[wrong.clone(), lost, wrong]),
+            joint(&[wrong.clone(), lost, wrong]),
             end(
                 exit::USAGE,
                 "ranks 0 and 2: no such key\nrank 1: no such file"

@@ -136,10 +136,13 @@ impl<'a> Exchange<'a> {
     /// Waits for a sum; `None` if a rank has failed.
     fn wait(&mut self, one: UnderWay) -> Result<Option<Vec<f32>>, RecordError> {
         let (mut sums, done) = one.sums.wait_timed()?;
-        let started = self.started;
-        let since = |time: Instant| Seconds(time.saturating_duration_since(started).as_secs_f64());
-        self.reading
-            .note(one.what, one.bytes, since(one.begun), since(done));
+        let seconds = |from, to: Instant| Seconds(to.saturating_duration_since(from).as_secs_f64());
+        self.reading.note(TimedExchange {
+            what: one.what,
+            bytes: one.bytes,
+            start_s: seconds(self.started, one.begun),
+            duration_s: seconds(one.begun, done),
+        });
         let failed = sums.pop().is_none_or(|failed| failed > 0.0);
         Ok((!failed).then_some(sums))
     }

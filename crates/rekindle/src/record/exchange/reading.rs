@@ -22,31 +22,25 @@ impl ExchangeReading {
         self.operations = part.operations;
     }
 
-    /// Adds an operation of the network, which this rank had handed over when it had `begun`, counted from the start of the
-    /// step like `done`.
-    pub(in crate::record) fn note(
-        &mut self,
-        what: Exchanges,
-        bytes: Bytes,
-        begun: Seconds,
-        done: Seconds,
-    ) {
+    /// Adds an operation of the network, which cannot begin before the one before it is done.
+    pub(in crate::record) fn note(&mut self, one: TimedExchange) {
         let before = self.operations.last();
-        let before = before.map_or(Seconds::ZERO, |one| one.start_s + one.duration_s);
-        let start_s = Seconds(begun.0.max(before.0));
+        let free = before.map_or(Seconds::ZERO, |before| before.start_s + before.duration_s);
+        let waits = Seconds((free - one.start_s).0.clamp(0.0, one.duration_s.0));
         self.operations.push(TimedExchange {
-            what,
-            bytes,
-            start_s,
-            duration_s: Seconds((done - start_s).0.max(0.0)),
+            start_s: one.start_s + waits,
+            duration_s: one.duration_s - waits,
+            ..one
         });
     }
 
     /// Adds an exchange of updated parameters, which ended `until` after the start of the step.
     pub fn add_shared(&mut self, shared: TimedExchange, until: Duration) {
-        let until = Seconds(until.as_secs_f64());
         self.added += Duration::from_secs_f64(shared.duration_s.0);
-        self.note(shared.what, shared.bytes, until - shared.duration_s, until);
+        self.note(TimedExchange {
+            start_s: Seconds(until.as_secs_f64()) - shared.duration_s,
+            ..shared
+        });
     }
 }
 
