@@ -149,26 +149,19 @@ pub fn settled<T>(ranks: &Ranks, own: Result<T, Failure>) -> Result<T, Failure> 
 /// Ends the command. With several ranks, the first reports each message once, and all end with the same exit code. A
 /// rank that fails alone reports its own failure; `mpirun` then ends the others.
 pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
-    let Some(reducer) = ranks.reducer() else {
+    if ranks.is_alone() {
         return outcome;
-    };
+    }
     let own = outcome.as_ref().err().map(ErrorDocument::from);
     let rank = ranks.rank();
     let together = outcome.is_ok() || ranks.ends_with_others();
-    let gathered = || {
-        let bytes = serde_json::to_vec(&own).unwrap_or_default();
-        reducer.all_gather(bytes).wait().ok()
-    };
+    let gathered = || ranks.gathered(own.clone()).ok();
     let Some(all) = together.then(gathered).flatten() else {
         failure::end(own.map_or(Ok(()), |mut own| {
             own.error = format!("{}: {}", named(&[rank]), own.error);
             Err(own.failure())
         }))
     };
-    let all = all
-        .iter()
-        .filter_map(|end| serde_json::from_slice(end).ok());
-    let all: Vec<Option<ErrorDocument>> = all.collect();
     let end = joint(&all);
     let code = end.as_ref().map_or(exit::DONE, |end| end.exit_code);
     if rank == 0
@@ -185,8 +178,8 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
         failure.tell();
     }
     // Whoever ends first has `mpirun` end the others.
-    let _ = reducer.all_gather(Vec::new()).wait();
-    drop((reducer, ranks));
+    let _ = ranks.gathered(());
+    drop(ranks);
     seal_kernels();
     process::exit(code);
 }

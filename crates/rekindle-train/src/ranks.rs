@@ -90,8 +90,7 @@ impl Ranks {
     }
 
     /// The reducer that connects this rank with the others; `None` if there are none.
-    #[must_use]
-    pub fn reducer(&self) -> Option<Reducer> {
+    pub(crate) fn reducer(&self) -> Option<Reducer> {
         (!self.is_alone()).then(|| self.reducer.clone())
     }
 
@@ -132,10 +131,11 @@ impl Ranks {
     }
 
     /// The values of all ranks, by rank.
-    pub(crate) fn gathered<T: Serialize + DeserializeOwned>(
-        &self,
-        own: T,
-    ) -> Result<Vec<T>, ReduceError> {
+    ///
+    /// # Errors
+    ///
+    /// If ranks do not answer.
+    pub fn gathered<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, ReduceError> {
         if self.is_alone() {
             return Ok(vec![own]);
         }
