@@ -38,7 +38,7 @@ fn loss(model: &Model, (input, target): (Tensor<2>, Tensor<2>)) -> Tensor<1> {
 }
 
 /// This rank's samples of a step: waves, and the same waves a little later.
-fn batch(step: usize, world: &impl Reducer, device: &Device) -> (Tensor<2>, Tensor<2>) {
+fn batch(step: usize, world: &Reducer, device: &Device) -> (Tensor<2>, Tensor<2>) {
     let samples = reduce::part(BATCH, world.rank(), world.ranks());
     let first = (step * BATCH) as i64;
     let samples = Tensor::<1, Int>::arange(

@@ -2,14 +2,11 @@
 
 use std::{fmt, str::FromStr};
 
-use rekindle_train::{
-    device::{DeviceId, DeviceInfo, Obstacle, Unavailable, count, listed, probe},
-    ranks::Local,
-};
+use rekindle_train::device::{DeviceId, DeviceInfo, Obstacle, Unavailable, count, listed, probe};
 
 use serde::{Serialize, Serializer};
 
-use crate::{compiling, exit, failure::Failure, table::several};
+use crate::{compiling, exit, failure::Failure, launched::Local, table::several};
 
 /// A requested device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,14 +2,19 @@
 
 use std::{env, ffi::OsStr};
 
-use rekindle_train::ranks::Local;
-
 /// What `mpirun` says of this process in its environment.
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "rank 0 refuses"))]
 pub struct Launched {
     pub rank: usize,
     pub ranks: usize,
-    pub local: Local,
+    local: Local,
+}
+
+/// A rank's number among those of its machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Local {
+    pub rank: usize,
+    pub ranks: usize,
 }
 
 /// This process's place in a job of several, by the variables of Open MPI, else of MPICH.
@@ -25,6 +30,12 @@ pub fn launched() -> Option<Launched> {
         ranks: number(["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"]).unwrap_or(ranks),
     };
     Some(Launched { rank, ranks, local })
+}
+
+/// This process's place on its machine.
+pub fn local() -> Local {
+    let alone = Local { rank: 0, ranks: 1 };
+    launched().map_or(alone, |launched| launched.local)
 }
 
 /// Whether a variable marks a process as a rank.

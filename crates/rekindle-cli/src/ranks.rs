@@ -3,23 +3,20 @@
 //! Rank 0 reports for all of them. A failure before ranks are connected is the same on all of them: the others
 //! [leave it](leave_to_first) to rank 0. Later they [exchange](end) their failures.
 
-use std::{collections::BTreeMap, process, sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, process, thread, time::Duration};
 
 use clap::CommandFactory;
 use rekindle::{
     record::Rate,
-    reduce::{Rehearsal, named},
+    reduce::{named, rehearsal},
 };
-use rekindle_train::{
-    device::seal_kernels,
-    ranks::{Local, Ranks},
-};
+use rekindle_train::{device::seal_kernels, ranks::Ranks};
 
 use crate::{
     args::{Cli, Command},
     exit,
     failure::{self, Failure, Outcome, document::ErrorDocument},
-    launched::{Launched, is_first, launched},
+    launched::{is_first, launched},
     terminal::LookArgs,
 };
 
@@ -59,7 +56,11 @@ pub fn check(command: &Command) -> Outcome {
             "`--chain` and `--graph` are planned by one process: start it without `mpirun`",
         )),
         Command::Train(_) | Command::Plan(_) if cfg!(feature = "mpi") => Ok(()),
-        Command::Train(_) | Command::Plan(_) => Err(no_mpi()),
+        Command::Train(_) | Command::Plan(_) => Err(Failure::with_help(
+            exit::USAGE,
+            "this `rekindle` is built without MPI: it runs as one process",
+            "build it with `--features mpi`, or start it without `mpirun`",
+        )),
         _ => {
             let typed = Cli::command().get_matches();
             let name = typed.subcommand_name().unwrap_or_default().to_owned();
@@ -70,17 +71,13 @@ pub fn check(command: &Command) -> Outcome {
     }
 }
 
-fn no_mpi() -> Failure {
-    Failure::with_help(
-        exit::USAGE,
-        "this `rekindle` is built without MPI: it runs as one process",
-        "build it with `--features mpi`, or start it without `mpirun`",
-    )
-}
-
-/// The ranks of this process's job. To be called once.
+/// The ranks of this process's job. To be called once, after a [`check`].
 pub fn world() -> Result<Ranks, Failure> {
-    launched().map_or_else(|| Ok(Ranks::default()), connected)
+    #[cfg(feature = "mpi")]
+    if let Some(launched) = launched() {
+        return connected(&launched);
+    }
+    Ok(Ranks::default())
 }
 
 /// The ranks of a plan: those of this job, else the given number of simulated ranks with this link between them.
@@ -95,11 +92,7 @@ pub fn planned_for(
             "`mpirun` says how many ranks there are, and their link is measured: leave out `--ranks` and `--link`",
         )),
         (Some(1), _) => Ok(Ranks::default()),
-        (Some(count), Some(link)) => {
-            let local = Local { rank: 0, ranks: 1 };
-            let rehearsal = Arc::new(Rehearsal::new(count, link));
-            Ok(Ranks::new(rehearsal, local, crate::stop::asked))
-        }
+        (Some(count), Some(link)) => Ok(Ranks::new(rehearsal(count, link), crate::stop::asked)),
         (Some(count), None) => Err(Failure::with_help(
             exit::USAGE,
             format!("the step time of {count} ranks depends on the link between them"),
@@ -111,15 +104,12 @@ pub fn planned_for(
 }
 
 #[cfg(feature = "mpi")]
-fn connected(launched: Launched) -> Result<Ranks, Failure> {
-    use rekindle::reduce::Reducer;
-
+fn connected(launched: &crate::launched::Launched) -> Result<Ranks, Failure> {
     /// How much longer than the previous rank each rank waits. If one rank hangs, all others notice: the first of them
     /// reports it, and when it ends, `mpirun` ends the others, for which Open MPI takes a second.
     const TURN: Duration = Duration::from_secs(2);
     let world = rekindle::mpi::world().map_err(Failure::other)?;
     let limit = time_limit().inspect_err(|refusal| leave_to_first(refusal.code))?;
-    let limit = limit.unwrap_or(world.time_limit());
     let world =
         world.with_time_limit(limit.saturating_add(TURN.saturating_mul(launched.rank as u32)));
     let (found, started) = (world.ranks(), launched.ranks);
@@ -130,34 +120,24 @@ fn connected(launched: Launched) -> Result<Ranks, Failure> {
              that of `mpirun`"
         )));
     }
-    Ok(Ranks::new(
-        Arc::new(world),
-        launched.local,
-        crate::stop::asked,
-    ))
+    Ok(Ranks::new(world, crate::stop::asked))
 }
 
-/// How long ranks wait for each other, if set by the user.
+/// How long ranks wait for each other.
 #[cfg(feature = "mpi")]
-fn time_limit() -> Result<Option<Duration>, Failure> {
+fn time_limit() -> Result<Duration, Failure> {
     /// Names the time.
     const VARIABLE: &str = "REKINDLE_RANK_TIMEOUT";
     let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
-        return Ok(None);
+        return Ok(rekindle::reduce::TIME_LIMIT);
     };
     let text = text.to_string_lossy();
     let limit = humantime::parse_duration(&text).ok();
-    match limit.filter(|limit| !limit.is_zero()) {
-        None => Err(Failure::usage(format!(
+    limit.filter(|limit| !limit.is_zero()).ok_or_else(|| {
+        Failure::usage(format!(
             "{VARIABLE} is {text:?}, not a time such as 90s, 10min or 2h"
-        ))),
-        limit => Ok(limit),
-    }
-}
-
-#[cfg(not(feature = "mpi"))]
-fn connected(_: Launched) -> Result<Ranks, Failure> {
-    Err(no_mpi())
+        ))
+    })
 }
 
 /// Returns each rank's own result if all ranks have succeeded, else a failure.
@@ -169,32 +149,20 @@ pub fn settled<T>(ranks: &Ranks, own: Result<T, Failure>) -> Result<T, Failure> 
 /// Ends the command. With several ranks, the first reports each message once, and all end with the same exit code. A
 /// rank that fails alone reports its own failure; `mpirun` then ends the others.
 pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
-    let Some(reducer) = ranks.reducer() else {
+    if ranks.is_alone() {
         return outcome;
-    };
+    }
     let own = outcome.as_ref().err().map(ErrorDocument::from);
     let rank = ranks.rank();
-    let all = match outcome.is_ok() || ranks.ends_with_others() {
-        true => {
-            let bytes = serde_json::to_vec(&own).unwrap_or_default();
-            reducer.all_gather(bytes).wait().ok()
-        }
-        false => None,
+    let together = outcome.is_ok() || ranks.ends_with_others();
+    let gathered = || ranks.gathered(own.clone()).ok();
+    let Some(all) = together.then(gathered).flatten() else {
+        failure::end(own.map_or(Ok(()), |mut own| {
+            own.error = format!("{}: {}", named(&[rank]), own.error);
+            Err(own.failure())
+        }))
     };
-    let Some(all) = all else {
-        failure::end(match own {
-            Some(mut own) => {
-                own.error = format!("{}: {}", named(&[rank]), own.error);
-                Err(own.failure())
-            }
-            None => Ok(()),
-        })
-    };
-    let all = all
-        .iter()
-        .filter_map(|end| serde_json::from_slice(end).ok());
-    let all: Vec<Option<ErrorDocument>> = all.collect();
-    let end = together(&all);
+    let end = joint(&all);
     let code = end.as_ref().map_or(exit::DONE, |end| end.exit_code);
     if rank == 0
         && let Some(end) = end
@@ -210,15 +178,15 @@ pub fn end(ranks: Ranks, outcome: Outcome) -> Outcome {
         failure.tell();
     }
     // Whoever ends first has `mpirun` end the others.
-    let _ = reducer.all_gather(Vec::new()).wait();
-    drop((reducer, ranks));
+    let _ = ranks.gathered(());
+    drop(ranks);
     seal_kernels();
     process::exit(code);
 }
 
 /// The report of ranks that end together: each message once, with its ranks if not all have it. `None` if there is no
 /// failure.
-fn together(all: &[Option<ErrorDocument>]) -> Option<ErrorDocument> {
+fn joint(all: &[Option<ErrorDocument>]) -> Option<ErrorDocument> {
     let own = |end: &&ErrorDocument| end.exit_code != exit::OTHER_RANK;
     let first = all.iter().flatten().find(own)?;
     let mut said: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -253,16 +221,16 @@ mod tests {
         let (done, other) = (None, end(exit::OTHER_RANK, "x"));
         let wrong = end(exit::USAGE, "no such key");
         let lost = end(exit::FILE_REFUSED, "no such file");
-        assert_eq!(together(&[done.clone(), done.clone()]), None);
+        assert_eq!(joint(&[done.clone(), done.clone()]), None);
         // The run is done, which rank 0 alone knows.
-        assert_eq!(together(&[done, other.clone()]), None);
-        assert_eq!(together(&[wrong.clone(), wrong.clone()]), wrong);
+        assert_eq!(joint(&[done, other.clone()]), None);
+        assert_eq!(joint(&[wrong.clone(), wrong.clone()]), wrong);
         assert_eq!(
-            together(&[other.clone(), lost.clone(), other]),
+            joint(&[other.clone(), lost.clone(), other]),
             end(exit::FILE_REFUSED, "rank 1: no such file")
         );
         assert_eq!(
-            together(&[wrong.clone(), lost, wrong]),
+            joint(&[wrong.clone(), lost, wrong]),
             end(
                 exit::USAGE,
                 "ranks 0 and 2: no such key\nrank 1: no such file"

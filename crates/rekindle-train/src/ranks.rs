@@ -39,14 +39,11 @@ pub(crate) use tally::Tally;
 const PIECE: usize = 256 << 10;
 
 /// One rank's view of the ranks that train together. Clones are the same rank.
-#[derive(Clone, Default)]
-pub struct Ranks(Option<Arc<Shared>>);
-
-struct Shared {
-    reducer: Arc<dyn Reducer>,
-    local: Local,
+#[derive(Clone)]
+pub struct Ranks {
+    reducer: Reducer,
     asked_to_stop: fn() -> bool,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
@@ -59,15 +56,6 @@ struct State {
     all: Vec<RankRecord>,
 }
 
-/// A rank's number among those of its machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Local {
-    /// Its number on this machine, from 0.
-    pub rank: usize,
-    /// How many ranks this machine has.
-    pub ranks: usize,
-}
-
 /// What a rank tells the others.
 #[derive(Serialize, Deserialize)]
 struct Said {
@@ -77,30 +65,10 @@ struct Said {
     record: RankRecord,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>, ReduceError> {
-        let wrong = |error: &dyn std::fmt::Display| ReduceError::Failed(error.to_string());
-        let own = bincode::serde::encode_to_vec(own, config::standard());
-        let own = own.map_err(|error| wrong(&error))?;
-        let all = self.reducer.all_gather(own).wait()?;
-        let all = all.iter().map(|bytes| {
-            let read = bincode::serde::decode_from_slice(bytes, config::standard());
-            read.map(|(value, _)| value).map_err(|error| wrong(&error))
-        });
-        all.collect()
-    }
-
-    /// The bytes of rank 0, on all ranks.
-    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>, RunError> {
-        Ok(self
-            .reducer
-            .broadcast(0, bytes)
-            .wait()
-            .map_err(RecordError::from)?)
+/// One rank alone.
+impl Default for Ranks {
+    fn default() -> Self {
+        Self::new(reduce::in_process(1).remove(0), || false)
     }
 }
 
@@ -108,44 +76,39 @@ impl Ranks {
     /// The ranks that `reducer` connects. `asked_to_stop` returns whether this rank was asked to stop cleanly: then all
     /// ranks stop after the same step.
     #[must_use]
-    pub fn new(reducer: Arc<dyn Reducer>, local: Local, asked_to_stop: fn() -> bool) -> Self {
-        Self(Some(Arc::new(Shared {
+    pub fn new(reducer: Reducer, asked_to_stop: fn() -> bool) -> Self {
+        Self {
             reducer,
-            local,
             asked_to_stop,
-            state: Mutex::default(),
-        })))
+            state: Arc::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The reducer that connects this rank with the others; `None` if there are none.
-    #[must_use]
-    pub fn reducer(&self) -> Option<Arc<dyn Reducer>> {
-        self.0.as_ref().map(|shared| Arc::clone(&shared.reducer))
+    pub(crate) fn reducer(&self) -> Option<Reducer> {
+        (!self.is_alone()).then(|| self.reducer.clone())
     }
 
     /// This rank's number, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.0.as_ref().map_or(0, |shared| shared.reducer.rank())
+        self.reducer.rank()
     }
 
     /// How many ranks there are.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.0.as_ref().map_or(1, |shared| shared.reducer.ranks())
+        self.reducer.ranks()
     }
 
     /// Whether this is the only rank.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        self.0.is_none()
-    }
-
-    /// Its place on its machine.
-    #[must_use]
-    pub fn local(&self) -> Local {
-        let alone = Local { rank: 0, ranks: 1 };
-        self.0.as_ref().map_or(alone, |shared| shared.local)
+        self.count() == 1
     }
 
     /// This rank's part of `samples` samples: all of them if it is the only rank.
@@ -161,35 +124,40 @@ impl Ranks {
     ///
     /// If ranks do not answer.
     pub fn settle<T, E>(&self, own: Result<T, E>, other: E) -> Result<Result<T, E>, ReduceError> {
-        let Some(shared) = &self.0 else {
-            return Ok(own);
-        };
         let all = self.gathered(own.is_ok())?.into_iter().all(|one| one);
-        shared.state().ending = !all;
+        self.state().ending = !all;
         Ok(own.and_then(|value| if all { Ok(value) } else { Err(other) }))
     }
 
     /// The values of all ranks, by rank.
-    pub(crate) fn gathered<T: Serialize + DeserializeOwned>(
-        &self,
-        own: T,
-    ) -> Result<Vec<T>, ReduceError> {
-        match &self.0 {
-            None => Ok(vec![own]),
-            Some(shared) => shared.gather(&own),
+    ///
+    /// # Errors
+    ///
+    /// If ranks do not answer.
+    pub fn gathered<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, ReduceError> {
+        if self.is_alone() {
+            return Ok(vec![own]);
         }
+        let wrong = |error: &dyn std::fmt::Display| ReduceError::Failed(error.to_string());
+        let own = bincode::serde::encode_to_vec(own, config::standard());
+        let own = own.map_err(|error| wrong(&error))?;
+        let all = self.reducer.all_gather(own).wait()?;
+        let all = all.iter().map(|bytes| {
+            let read = bincode::serde::decode_from_slice(bytes, config::standard());
+            read.map(|(value, _)| value).map_err(|error| wrong(&error))
+        });
+        all.collect()
     }
 
     /// Whether all ranks are ending and know it of each other: they may still communicate.
     #[must_use]
     pub fn ends_with_others(&self) -> bool {
-        let shared = self.0.as_ref();
-        shared.is_some_and(|shared| shared.state().ending)
+        self.state().ending
     }
 
     /// Returns each rank's own result if all ranks have succeeded, else an error.
     pub(crate) fn settled<T>(&self, own: Result<T, RunError>) -> Result<T, RunError> {
-        if self.is_alone() || own.as_ref().is_err_and(RunError::is_of_network) {
+        if own.as_ref().is_err_and(RunError::is_of_network) {
             return own;
         }
         let own = own.map_err(|error| match error.is_of_another_rank() {
@@ -202,9 +170,7 @@ impl Ranks {
 
     /// The run is done, on all ranks.
     pub(crate) fn finished(&self) {
-        if let Some(shared) = &self.0 {
-            shared.state().ending = true;
-        }
+        self.state().ending = true;
     }
 
     /// Checks that the training can be shared.
@@ -233,28 +199,39 @@ impl Ranks {
 
     /// Rank 0's snapshot, on all ranks: sent to a temporary file, because the others may not have access to its folder.
     pub(crate) fn snapshot(&self, own: Option<Snapshot>) -> Result<Option<Snapshot>, RunError> {
-        let Some(shared) = &self.0 else {
+        if self.is_alone() {
             return Ok(own);
+        }
+        let send = |piece| {
+            let sent = self.reducer.broadcast(0, piece).wait();
+            sent.map_err(|error| RunError::from(RecordError::from(error)))
         };
-        let there = shared.gather(&own.is_some()).map_err(RecordError::from)?[0];
+        let there = self.gathered(own.is_some()).map_err(RecordError::from)?[0];
         match own {
             Some(own) => {
-                let refused = || FileError::refused(own.path(), "read");
-                let mut file = File::open(own.path()).map_err(refused())?;
+                let mut file = File::open(own.path());
                 loop {
                     let mut piece = Vec::with_capacity(PIECE);
-                    let mut next = (&mut file).take(PIECE as u64);
-                    next.read_to_end(&mut piece).map_err(refused())?;
-                    if shared.broadcast(piece)?.is_empty() {
-                        return Ok(Some(own));
+                    file = file.and_then(|file| {
+                        (&file).take(PIECE as u64).read_to_end(&mut piece)?;
+                        Ok(file)
+                    });
+                    // The other ranks wait for the end also after an error.
+                    if file.is_err() {
+                        piece.clear();
+                    }
+                    if send(piece)?.is_empty() {
+                        break;
                     }
                 }
+                file.map_err(FileError::refused(own.path(), "read"))?;
+                Ok(Some(own))
             }
             None if !there => Ok(None),
             None => {
                 let mut file = NamedTempFile::new();
                 loop {
-                    let piece = shared.broadcast(Vec::new())?;
+                    let piece = send(Vec::new())?;
                     if piece.is_empty() {
                         break;
                     }
@@ -278,34 +255,26 @@ impl Ranks {
         own: Result<Tally, RunError>,
         peak: impl FnOnce() -> Bytes,
     ) -> Result<Tally, RunError> {
-        let Some(shared) = &self.0 else {
-            return own;
-        };
-        if own.as_ref().is_err_and(RunError::is_of_network) {
+        if self.is_alone() || own.as_ref().is_err_and(RunError::is_of_network) {
             return own;
         }
-        let record = {
-            let mut state = shared.state();
-            state.own.measured_peak_bytes = peak();
-            state.own.clone()
-        };
+        self.note(|record| record.measured_peak_bytes = peak());
         let said = Said {
             tally: own.as_ref().ok().copied(),
-            stop: (shared.asked_to_stop)(),
-            record,
+            stop: (self.asked_to_stop)(),
+            record: self.state().own.clone(),
         };
-        let (own, all) = match (own, shared.gather(&said)) {
-            (own, Ok(all)) => (own, all),
-            (Err(own), Err(_)) => return Err(own),
-            (Ok(_), Err(error)) => return Err(RecordError::from(error).into()),
+        let all = match self.gathered(said) {
+            Ok(all) => all,
+            Err(error) => return own.and(Err(RecordError::from(error).into())),
         };
         if all.iter().any(|one| one.stop) {
-            shared.state().stopping = true;
+            self.state().stopping = true;
         }
         own?;
         let tallies: Option<Vec<Tally>> = all.iter().map(|one| one.tally).collect();
         let records = all.into_iter().map(|one| one.record).collect();
-        shared.state().all = records;
+        self.state().all = records;
         let sum = tallies.and_then(|tallies| tallies.into_iter().reduce(Tally::and));
         sum.ok_or(RunError::OtherRank)
     }
@@ -319,22 +288,19 @@ impl Ranks {
 
     /// Notes what this rank's record says from now on.
     pub(crate) fn note(&self, change: impl FnOnce(&mut RankRecord)) {
-        if let Some(shared) = &self.0 {
-            change(&mut shared.state().own);
-        }
+        change(&mut self.state().own);
     }
 
     /// The latest records of all ranks, by rank; empty if there is only one.
     pub(crate) fn records(&self) -> Vec<RankRecord> {
-        let shared = self.0.as_ref();
-        shared.map_or_else(Vec::new, |shared| shared.state().all.clone())
+        self.state().all.clone()
     }
 
     /// Whether the run stops here; for a single rank, whether it was `asked` to.
     pub(crate) fn stops(&self, asked: bool) -> bool {
-        match &self.0 {
-            None => asked,
-            Some(shared) => shared.state().stopping,
+        match self.is_alone() {
+            true => asked,
+            false => self.state().stopping,
         }
     }
 }

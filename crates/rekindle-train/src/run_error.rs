@@ -91,7 +91,7 @@ pub enum RunError {
         /// Steps asked for.
         steps: usize,
     },
-    /// Another rank failed and reports the error; all ranks end.
+    /// Another rank failed and reports the error: a step has no effect, or all ranks end.
     #[error("another rank failed")]
     OtherRank,
 }

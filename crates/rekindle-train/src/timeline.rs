@@ -4,8 +4,6 @@
 //! without the driver's context. On a GPU a meter reads memory only between actions, so measured peaks
 //! there do not include temporary memory within an action.
 
-use std::time::Duration;
-
 use rekindle_plan::{
     Action, Bytes, Parts, Seconds,
     graph::{Span, SpanPass, Transfer},
@@ -13,7 +11,7 @@ use rekindle_plan::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use rekindle::record::{Exchanges, NetworkReading, SpanReading, StagedPlan, action};
+use rekindle::record::{SpanReading, StagedPlan, TimedExchange, action};
 
 /// One traced step. Where a batch runs in parts, its last part and the update.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,37 +25,6 @@ pub struct Timeline {
     /// What the network did beside these actions, in order; only of a run of several ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exchanges: Vec<TimedExchange>,
-}
-
-/// What the network did for one step.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TimedExchange {
-    /// What for.
-    pub what: Exchanges,
-    /// Bytes that the rank gave; of parameters, all that ranks sent.
-    pub bytes: Bytes,
-    /// When the network could begin, from the start of the step: this rank had handed it over, and the one before was done.
-    pub start_s: Seconds,
-    /// How long until it was done.
-    pub duration_s: Seconds,
-}
-
-impl TimedExchange {
-    /// Those of a step, in order.
-    fn all(readings: &[NetworkReading]) -> Vec<Self> {
-        let seconds = |time: Duration| Seconds(time.as_secs_f64());
-        let mut before = Duration::ZERO;
-        let all = readings.iter().map(|one| {
-            let start = one.begun.max(std::mem::replace(&mut before, one.done));
-            Self {
-                what: one.what,
-                bytes: one.bytes,
-                start_s: seconds(start),
-                duration_s: seconds(one.done.saturating_sub(start)),
-            }
-        });
-        all.collect()
-    }
 }
 
 /// One action of a step.
@@ -134,7 +101,7 @@ impl Timeline {
         step: usize,
         plan: &StagedPlan,
         trace: &[SpanReading],
-        exchanges: &[NetworkReading],
+        exchanges: &[TimedExchange],
     ) -> Self {
         let live = |parts: Parts| Parts {
             fixed: parts.fixed - plan.beside_buffers,
@@ -173,7 +140,7 @@ impl Timeline {
             step,
             beside_buffers_bytes: plan.beside_buffers,
             actions: actions.collect(),
-            exchanges: TimedExchange::all(exchanges),
+            exchanges: exchanges.to_vec(),
         }
     }
 
@@ -202,6 +169,8 @@ impl Timeline {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rekindle::meter::MemoryReading;
     use rekindle_plan::{Chain, OptimizerCost, StageId, graph::Moment};
 

@@ -182,7 +182,7 @@ pub(crate) use bridge::{marking, merge_recorded};
 pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, estimate, estimate_with};
-pub use exchange::{ExchangeReading, Exchanges, NetworkReading};
+pub use exchange::{ExchangeReading, Exchanges, TimedExchange};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
 pub use kernels::Kernels;

@@ -18,7 +18,7 @@
 //! #[global_allocator]
 //! static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 //!
-//! fn train(world: impl Reducer + Clone + 'static) -> Result<f32, Box<dyn std::error::Error + Send + Sync>> {
+//! fn train(world: Reducer) -> Result<f32, Box<dyn std::error::Error + Send + Sync>> {
 //!     let device = Device::flex().autodiff();
 //!     let mut model = reduce::broadcast_parameters(&world, LinearConfig::new(4, 1).init(&device))?;
 //!     let samples = reduce::part(6, world.rank(), world.ranks());
@@ -40,24 +40,25 @@
 //! ```
 //!
 //! All ranks call the same functions in the same order, as in MPI. To plan a step for more ranks than exist, use a
-//! [`Rehearsal`]. [`Reducer`] and what implements it do not depend on burn.
+//! [`rehearsal()`]. [`Reducer`] and its networks do not depend on burn.
 
 mod in_process;
 #[cfg(feature = "mpi")]
 pub mod mpi;
-mod parameters;
 mod reducer;
 mod rehearsal;
+mod sending;
 mod sharded;
 mod shards;
 pub(crate) mod synchronised;
 
-pub use in_process::{InProcess, in_process};
-pub use parameters::broadcast_parameters;
+pub use in_process::in_process;
 pub use reducer::{
     Answer, Collective, Pending, ReduceError, Reducer, TIME_LIMIT, agree, named, part,
 };
-pub use rehearsal::Rehearsal;
+pub use rehearsal::rehearsal;
+pub(crate) use sending::Sending;
+pub use sending::broadcast_parameters;
 pub use sharded::Sharded;
-pub use shards::{Shards, SharedReading};
+pub use shards::Shards;
 pub use synchronised::synchronised_batch_norm;

@@ -50,7 +50,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
         config,
         device,
         schedule,
-    } = ranks::settled(ranks, train::asked(&training, ranks))?;
+    } = ranks::settled(ranks, train::asked(&training))?;
     let all = Request {
         planner: args.schedule.planner.unwrap_or_default(),
         ..Request::default()

@@ -21,7 +21,7 @@ use crate::{
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
-    output, plan_file, plot,
+    launched, output, plan_file, plot,
     progress::Progress,
     ranks,
     started::{CONFIG, Started, check_new, config_of},
@@ -44,9 +44,9 @@ pub(super) struct Asked {
 }
 
 /// What a rank is asked for.
-pub(super) fn asked(args: &TrainArgs, ranks: &Ranks) -> Result<Asked, Failure> {
+pub(super) fn asked(args: &TrainArgs) -> Result<Asked, Failure> {
     let config = config::load(args)?;
-    let local = ranks.local();
+    let local = launched::local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
     let schedule = request(&config.run, &device)?;
@@ -81,7 +81,7 @@ fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
         }
         None => args.config_path().display().to_string(),
     };
-    let asked = asked(&args, ranks)?;
+    let asked = asked(&args)?;
     let data = asked.config.open_data()?;
     let speaks = ranks.rank() == 0;
     let output = args.output.as_deref().filter(|_| speaks);

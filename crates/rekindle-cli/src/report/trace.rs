@@ -4,11 +4,11 @@
 //! from the start of the step. The most that was held in each action, as predicted and as measured, are counters in bytes.
 //! The format: "Trace Event Format", Duygulu, Nilsson and others, Google.
 
-use rekindle::record::Exchanges;
+use rekindle::record::{Exchanges, TimedExchange};
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     record::RunRecord,
-    timeline::{TimedAction, TimedExchange, Timeline},
+    timeline::{TimedAction, Timeline},
 };
 use serde_json::{Value, json};
 

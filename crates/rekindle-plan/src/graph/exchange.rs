@@ -103,7 +103,7 @@ pub struct ExchangeCost {
 /// When a program completes its gradients.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timetable {
-    /// The requested gradients by their index, in the order in which they are complete; last those that nothing makes.
+    /// The gradients by the indices of their parameters, in the order in which they are complete; last those that nothing makes.
     pub order: Vec<usize>,
     /// Computing time of the program, without updates, before buckets can begin: until the first gradient is complete and the
     /// last mean over ranks is taken.
@@ -113,20 +113,22 @@ pub struct Timetable {
 }
 
 impl Timetable {
-    /// The timetable of these gradients, each complete after the last step that makes or reads it; `means` are the operations
-    /// that take a mean over ranks.
+    /// The timetable of the gradients of parameters that have one, each complete after the last step that makes or reads it;
+    /// `means` are the operations that take a mean over ranks.
     ///
     /// # Panics
     /// If the program was made for another graph.
     pub fn new(
         graph: &Graph,
         program: &Program,
-        gradients: &[TensorId],
+        gradients: &[Option<TensorId>],
         means: &HashSet<OperationId>,
     ) -> Timetable {
         let mut places: HashMap<TensorId, Vec<usize>> = HashMap::new();
         for (place, tensor) in gradients.iter().enumerate() {
-            places.entry(*tensor).or_default().push(place);
+            if let Some(tensor) = tensor {
+                places.entry(*tensor).or_default().push(place);
+            }
         }
         let mut computing = Seconds::ZERO;
         let mut last_mean = Seconds::ZERO;
@@ -144,7 +146,8 @@ impl Timetable {
                 complete[gradient] = Some((step, computing));
             }
         }
-        let mut order: Vec<usize> = (0..gradients.len()).collect();
+        let made = |place: &usize| gradients[*place].is_some();
+        let mut order: Vec<usize> = (0..gradients.len()).filter(made).collect();
         order.sort_by_key(|&gradient| complete[gradient].map_or(usize::MAX, |(step, _)| step));
         let first = order.first().and_then(|&gradient| complete[gradient]);
         let first = first.map_or(computing, |(_, at)| at);

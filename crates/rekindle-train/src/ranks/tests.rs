@@ -12,7 +12,7 @@ fn told(own: fn(usize) -> Result<Tally, RunError>) -> Vec<(Result<Tally, RunErro
         thread::spawn(move || {
             let rank = reducer.rank();
             let asked: fn() -> bool = if rank == 2 { || true } else { || false };
-            let ranks = Ranks::new(Arc::new(reducer), Local { rank, ranks: 3 }, asked);
+            let ranks = Ranks::new(reducer, asked);
             let told = ranks.tell(own(rank), || Bytes(rank as u64));
             (told, ranks)
         })

@@ -66,7 +66,7 @@ pub struct Job<'a> {
     pub settings: &'a TrainSettings,
     /// Where the schedule comes from.
     pub schedule: ScheduleRequest,
-    /// Whether a few plain steps are run and measured after the training, for comparison.
+    /// Whether a few plain steps are run and measured after the training, for comparison; not where ranks share it.
     pub compare: bool,
     /// Runs a few plain steps in another process, where that can be: here they would pass the budget. Where it is given,
     /// runs that are long enough compare themselves without being asked.
@@ -182,7 +182,7 @@ impl<'a> Job<'a> {
             ("the data", data.as_str()),
             ("the config and its options", options.as_str()),
         ] {
-            agree(&*reducer, what, own.as_bytes()).map_err(RecordError::from)?;
+            agree(&reducer, what, own.as_bytes()).map_err(RecordError::from)?;
         }
         Ok(())
     }

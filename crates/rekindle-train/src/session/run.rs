@@ -29,7 +29,7 @@ use crate::{
 };
 use rekindle::{
     meter::{Meter, PeakMemory},
-    record::{NetworkReading, PlanSummary, SpanReading},
+    record::{PlanSummary, SpanReading, TimedExchange},
     sequential::Sequential,
     statistics::Statistics,
 };
@@ -62,7 +62,7 @@ pub(super) struct Session<'a> {
     traced: Option<usize>,
     trace: Vec<SpanReading>,
     /// The network operations of the traced step.
-    exchanges: Vec<NetworkReading>,
+    exchanges: Vec<TimedExchange>,
     progress: Progress,
     times: StepTimes,
     /// Time that the exchange adds to steps, if ranks share them.
@@ -141,7 +141,7 @@ impl<'a> Session<'a> {
             let counts = self.steps_here() > 1 && self.traced != Some(done);
             self.times.add(record.step_s, counts);
             if let (Some(times), Some(took)) = (&mut self.exchange_times, &parts.exchange) {
-                times.add(Seconds(took.added().as_secs_f64()), counts);
+                times.add(Seconds(took.added.as_secs_f64()), counts);
             }
             if let Some(files) = &mut self.files {
                 files.stepped(&record, self.tell);

@@ -6,10 +6,7 @@
 //! buckets later. Ranks whose batches have equal shapes must have equal recordings. Recordings for other shapes may
 //! have other operations, but all must have the same parameters.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
-};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use burn::tensor::{DType, Device, Shape};
 
@@ -29,17 +26,17 @@ impl StepRanks {
     ///
     /// The same on every rank, if they train different models or run different steps.
     pub(super) fn agreed<A>(
-        reducer: Arc<dyn Reducer>,
+        reducer: Reducer,
         planned: &PlannedRecording<A>,
         device: &Device,
     ) -> Result<Self, RecordError> {
         let recording = &planned.measured.recording;
         agree(
-            &*reducer,
+            &reducer,
             "parameters and synchronised operations of the steps",
             &parameters_of(recording),
         )?;
-        same_steps(&*reducer, &planned.measured.shapes, recording.fingerprint())?;
+        same_steps(&reducer, &planned.measured.shapes, recording.fingerprint())?;
         let own = planned.timetables.iter().flat_map(|[own, _]| &own.order);
         let own: Vec<u8> = own
             .flat_map(|&place| (place as u64).to_le_bytes())
@@ -53,7 +50,7 @@ impl StepRanks {
         Ok(Self {
             share: 1.0 / reducer.ranks() as f64,
             means: recording.synchronised().map(|(_, values)| values).collect(),
-            cost: exchange_cost::measured(&*reducer, &buckets, recording, device)?,
+            cost: exchange_cost::measured(&reducer, &buckets, recording, device)?,
             buckets,
             reducer,
         })
@@ -63,7 +60,7 @@ impl StepRanks {
 /// The first rank that has no plan in a way, with the smallest budget for which it has one; `None` if there is none, or a rank
 /// failed for another reason, which is an error here.
 pub(super) fn first_short(
-    reducer: &dyn Reducer,
+    reducer: &Reducer,
     own: Result<Option<Bytes>, ()>,
 ) -> Result<Option<(usize, Bytes)>, ReduceError> {
     let said = match own {
@@ -104,7 +101,7 @@ fn parameters_of(recording: &Recording) -> [u8; 8] {
 
 /// Checks that ranks whose batches have equal shapes have equal recordings.
 fn same_steps(
-    reducer: &dyn Reducer,
+    reducer: &Reducer,
     shapes: &[(Shape, DType)],
     recording: u64,
 ) -> Result<(), RecordError> {

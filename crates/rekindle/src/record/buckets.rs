@@ -1,6 +1,6 @@
 //! Which gradients ranks sum together, and the memory for it.
 
-use rekindle_plan::{Bytes, graph::TensorId};
+use rekindle_plan::Bytes;
 
 use super::{recording::Recording, update::Update};
 
@@ -85,14 +85,6 @@ pub(super) fn buckets(
 /// Bytes on the network of so many values each.
 pub(super) fn on_network(values: impl Iterator<Item = usize>) -> Vec<Bytes> {
     values.map(|one| Bytes((one * VALUE) as u64)).collect()
-}
-
-/// The gradients of a recording's parameters, and the parameters' indices.
-pub(super) fn gradients(recording: &Recording) -> (Vec<TensorId>, Vec<usize>) {
-    let parameters = recording.parameters.iter().enumerate();
-    let gradients =
-        parameters.filter_map(|(place, one)| Some((TensorId(one.gradient? as u32), place)));
-    gradients.unzip()
 }
 
 #[cfg(test)]

@@ -25,20 +25,23 @@ use std::{
 };
 
 use burn::tensor::{DType, Device, DispatchTensor, Shape, Tensor, TensorData};
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Seconds};
 
 use super::{
     RecordError,
-    buckets::Bucket,
     rank::of_rank,
     ranks::{StepRanks, failures},
     recording::Recording,
 };
 use crate::reduce::{Pending, ReduceError};
-pub use reading::{ExchangeReading, Exchanges, NetworkReading};
+pub use reading::{ExchangeReading, Exchanges, TimedExchange};
 
-/// A bucket whose sum has begun.
+/// The loss, in place of a parameter's index.
+const LOSS: usize = usize::MAX;
+
+/// A sum over ranks that has begun.
 struct UnderWay {
+    what: Exchanges,
     begun: Instant,
     bytes: Bytes,
     sums: Pending<Vec<f32>>,
@@ -50,10 +53,11 @@ pub(super) struct Exchange<'a> {
     /// The gradients that are still to come, by tensor number, with the indices of their parameters: tied parameters have
     /// one gradient.
     gradients: HashMap<usize, Vec<usize>>,
-    /// Gradients whose sums are not returned yet, by the index of their parameter; the values of those whose buckets have
-    /// begun are there.
+    /// Gradients whose sums are not returned yet, by the index of their parameter, and the [`LOSS`]; the values of those
+    /// whose buckets have begun are there.
     pieces: HashMap<usize, (Like, Vec<f32>)>,
-    loss: Option<(Like, f32)>,
+    /// The whole batch's loss, after the last bucket.
+    loss: Option<DispatchTensor>,
     /// Number of means over ranks so far.
     means: usize,
     /// Number of buckets begun.
@@ -105,40 +109,47 @@ impl<'a> Exchange<'a> {
     /// The mean over ranks of this rank's value, weighted by their shares.
     pub(super) fn mean(&mut self, own: DispatchTensor) -> Result<DispatchTensor, RecordError> {
         synchronise(&own);
-        let begun = Instant::now();
-        let (like, mut values) = Like::take(own, self.ranks.share)?;
-        values.push(0.0);
-        let bytes = Bytes(size_of_val(values.as_slice()) as u64);
-        let mut sums = self.take_mean(values)?;
-        if sums.pop().is_none_or(|failed| failed > 0.0) {
+        let started = Instant::now();
+        let (like, values) = Like::take(own, self.ranks.share)?;
+        self.means += 1;
+        let one = self.begin(Exchanges::Mean, values, false);
+        let Some(sums) = self.wait(one)? else {
             return Err(self.settle(None));
-        }
+        };
         let mean = like.tensor(sums);
-        self.reading.means += begun.elapsed();
-        self.note(Exchanges::Mean, bytes, begun, Instant::now());
+        self.reading.added += started.elapsed();
         self.begin_ready();
         Ok(mean)
     }
 
-    /// Records a network operation.
-    fn note(&mut self, what: Exchanges, bytes: Bytes, begun: Instant, done: Instant) {
-        self.reading.operations.push(NetworkReading {
+    /// Begins to sum values and, in one more element, the number of ranks that have failed.
+    fn begin(&self, what: Exchanges, mut values: Vec<f32>, failed: bool) -> UnderWay {
+        values.push(f32::from(u8::from(failed)));
+        UnderWay {
             what,
-            bytes,
-            begun: begun.saturating_duration_since(self.started),
-            done: done.saturating_duration_since(self.started),
+            begun: Instant::now(),
+            bytes: Bytes(size_of_val(values.as_slice()) as u64),
+            sums: self.ranks.reducer.all_reduce(values),
+        }
+    }
+
+    /// Waits for a sum; `None` if a rank has failed.
+    fn wait(&mut self, one: UnderWay) -> Result<Option<Vec<f32>>, RecordError> {
+        let (mut sums, done) = one.sums.wait_timed()?;
+        let seconds = |from, to: Instant| Seconds(to.saturating_duration_since(from).as_secs_f64());
+        self.reading.note(TimedExchange {
+            what: one.what,
+            bytes: one.bytes,
+            start_s: seconds(self.started, one.begun),
+            duration_s: seconds(one.begun, done),
         });
+        let failed = sums.pop().is_none_or(|failed| failed > 0.0);
+        Ok((!failed).then_some(sums))
     }
 
     /// Time since the step began.
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()
-    }
-
-    /// Sums the values of the next mean and, in one more element, the number of ranks that have failed.
-    fn take_mean(&mut self, values: Vec<f32>) -> Result<Vec<f32>, ReduceError> {
-        self.means += 1;
-        self.ranks.reducer.all_reduce(values).wait()
     }
 
     /// Takes an output of the step if it is a gradient. Returns it if it is also another output.
@@ -184,7 +195,7 @@ impl<'a> Exchange<'a> {
         let piece = Like::take(gradient, self.ranks.share)?;
         self.pieces.insert(place, piece);
         self.begin_ready();
-        self.reading.taken += started.elapsed();
+        self.reading.added += started.elapsed();
         Ok(())
     }
 
@@ -194,49 +205,40 @@ impl<'a> Exchange<'a> {
             return;
         }
         // The last bucket waits for the loss, and for everything else that can fail.
-        let (all, pieces) = (&self.ranks.buckets, &self.pieces);
-        let ready = |bucket: &&Bucket| bucket.0.iter().all(|(place, _)| pieces.contains_key(place));
-        let rest = all[self.begun..all.len() - 1].iter();
-        for _ in 0..rest.take_while(ready).count() {
-            self.begin(false);
+        while self.begun < self.ranks.buckets.len() {
+            let taken = |(place, _): (usize, usize)| self.pieces.contains_key(&place);
+            if !places(self.ranks, self.begun).all(taken) {
+                break;
+            }
+            self.begin_bucket(false);
         }
     }
 
     /// Begins the next bucket. The values of a rank that has `failed` are not used.
-    fn begin(&mut self, failed: bool) {
-        let bucket = &self.ranks.buckets[self.begun];
-        self.begun += 1;
-        let last = self.begun == self.ranks.buckets.len();
-        let mut values = Vec::with_capacity(bucket.elements() + 2);
-        for (place, elements) in &bucket.0 {
+    fn begin_bucket(&mut self, failed: bool) {
+        let mut values = Vec::with_capacity(self.ranks.buckets[self.begun].elements() + 2);
+        for (place, elements) in places(self.ranks, self.begun) {
             let end = values.len() + elements;
-            if let Some((_, own)) = self.pieces.get_mut(place) {
+            if let Some((_, own)) = self.pieces.get_mut(&place) {
                 values.extend(take(own));
             }
             values.resize(end, 0.0);
         }
-        let loss = self.loss.as_ref().filter(|_| last);
-        values.extend([
-            loss.map_or(0.0, |(_, loss)| *loss),
-            f32::from(u8::from(failed)),
-        ]);
-        self.under_way.push_back(UnderWay {
-            begun: Instant::now(),
-            bytes: Bytes(size_of_val(values.as_slice()) as u64),
-            sums: self.ranks.reducer.all_reduce(values),
-        });
+        let one = self.begin(Exchanges::Gradients, values, failed);
+        self.begun += 1;
+        self.under_way.push_back(one);
     }
 
     /// Begins the remaining buckets after the step has run without a failure on this rank. `next` returns the remaining
     /// gradients.
     pub(super) fn close(&mut self, loss: DispatchTensor) -> Result<(), RecordError> {
         let started = Instant::now();
-        let (like, value) = Like::take(loss, self.ranks.share)?;
-        self.loss = Some((like, value.first().copied().unwrap_or_default()));
+        let loss = Like::take(loss, self.ranks.share)?;
+        self.pieces.insert(LOSS, loss);
         while self.begun < self.ranks.buckets.len() {
-            self.begin(false);
+            self.begin_bucket(false);
         }
-        self.reading.taken += started.elapsed();
+        self.reading.added += started.elapsed();
         Ok(())
     }
 
@@ -247,50 +249,35 @@ impl<'a> Exchange<'a> {
     ///
     /// If a rank or the network has failed.
     pub(super) fn next(&mut self) -> Result<Option<Vec<(usize, DispatchTensor)>>, RecordError> {
-        let Some(values) = self.wait()? else {
-            return Ok(None);
-        };
-        let Some((values, [loss, failed])) = values.split_last_chunk() else {
-            return Err(RecordError::LossElsewhere);
-        };
-        if *failed > 0.0 {
-            return Err(self.settle(None));
-        }
-        // Only the last bucket contains the loss.
-        if let Some((_, whole)) = self.loss.as_mut().filter(|_| self.under_way.is_empty()) {
-            *whole = *loss;
-        }
         let started = Instant::now();
-        // The bucket that was waited for.
-        let bucket = &self.ranks.buckets[self.begun - self.under_way.len() - 1];
-        let mut rest = values;
-        let mut gradients = Vec::with_capacity(bucket.0.len());
-        for &(place, elements) in &bucket.0 {
-            let (own, others) = rest.split_at(elements);
-            rest = others;
-            if let Some((like, _)) = self.pieces.remove(&place) {
-                gradients.push((place, like.tensor(own.to_vec())));
-            }
-        }
-        self.reading.returned += started.elapsed();
-        Ok(Some(gradients))
-    }
-
-    fn wait(&mut self) -> Result<Option<Vec<f32>>, RecordError> {
         let Some(one) = self.under_way.pop_front() else {
             return Ok(None);
         };
-        let started = Instant::now();
-        let (values, done) = one.sums.wait_timed()?;
-        self.reading.waited += started.elapsed();
-        self.note(Exchanges::Gradients, one.bytes, one.begun, done);
-        Ok(Some(values))
+        let Some(sums) = self.wait(one)? else {
+            return Err(self.settle(None));
+        };
+        // The bucket that was waited for.
+        let bucket = self.begun - self.under_way.len() - 1;
+        let mut rest = sums.as_slice();
+        let mut gradients = Vec::new();
+        for (place, elements) in places(self.ranks, bucket) {
+            let (own, others) = rest.split_at(elements);
+            rest = others;
+            let like = self.pieces.remove(&place);
+            match like.map(|(like, _)| like.tensor(own.to_vec())) {
+                Some(loss) if place == LOSS => self.loss = Some(loss),
+                Some(gradient) => gradients.push((place, gradient)),
+                None => {}
+            }
+        }
+        self.reading.added += started.elapsed();
+        Ok(Some(gradients))
     }
 
     /// The whole batch's loss, and what was measured, after the last bucket.
     pub(super) fn finish(&mut self) -> Result<(DispatchTensor, ExchangeReading), RecordError> {
-        let (like, loss) = self.loss.take().ok_or(RecordError::LossElsewhere)?;
-        Ok((like.tensor(vec![loss]), take(&mut self.reading)))
+        let loss = self.loss.take().ok_or(RecordError::LossElsewhere)?;
+        Ok((loss, take(&mut self.reading)))
     }
 
     /// Whether all buckets are summed.
@@ -315,28 +302,33 @@ impl<'a> Exchange<'a> {
         self.settled = true;
         self.pieces.clear();
         if let (Some(own), Some(values)) = (&own, self.ranks.means.get(self.means)) {
-            let mut values = vec![0.0; *values];
-            values.push(1.0);
-            if self.take_mean(values).is_err() {
+            let one = self.begin(Exchanges::Mean, vec![0.0; *values], true);
+            if self.wait(one).is_err() {
                 return own.clone();
             }
         }
         while self.begun < self.ranks.buckets.len() {
-            self.begin(own.is_some());
+            self.begin_bucket(own.is_some());
         }
-        loop {
-            match self.wait() {
-                Ok(Some(_)) => {}
-                Ok(None) => break,
-                Err(error) => return own.unwrap_or(error),
+        while let Some(one) = self.under_way.pop_front() {
+            if let Err(error) = self.wait(one) {
+                return own.unwrap_or(error);
             }
         }
-        let (updated, error) = failures(&*self.ranks.reducer, self.updated, own);
+        let (updated, error) = failures(&self.ranks.reducer, self.updated, own);
         self.updated = updated;
         let no_reason =
             || ReduceError::Failed("a rank abandoned the step and gave no reason".into());
         error.unwrap_or_else(|| no_reason().into())
     }
+}
+
+/// The gradients of a bucket, by the indices of their parameters, with their numbers of elements; in the last one also the
+/// loss.
+fn places(ranks: &StepRanks, bucket: usize) -> impl Iterator<Item = (usize, usize)> {
+    let is_last = bucket + 1 == ranks.buckets.len();
+    let gradients = ranks.buckets[bucket].0.iter().copied();
+    gradients.chain(is_last.then_some((LOSS, 1)))
 }
 
 /// Waits for the tensor's device, so that its pending computation is not timed as part of the exchange. Errors are

@@ -16,15 +16,12 @@ use super::{
     RecordError,
     buckets::{BUCKET_BYTES, Bucket, VALUE},
     exchange::Like,
-    rank::of_rank,
     recording::Recording,
 };
 use crate::reduce::{ReduceError, Reducer};
 
 /// Number of timed all-reduces of each size, after one for warm-up.
 const ROUNDS: usize = 5;
-/// Time in seconds after which no further operations are timed.
-const ENOUGH_S: f64 = 0.5;
 /// Number of timings of staging. The shortest counts.
 const STAGED: usize = 3;
 /// Minimum bytes of gradients that are staged, if there are that many.
@@ -32,12 +29,12 @@ const STAGED_BYTES: usize = 64 << 20;
 
 /// Measures the cost of exchanging a recording's gradients.
 pub(super) fn measured(
-    reducer: &dyn Reducer,
+    reducer: &Reducer,
     buckets: &[Bucket],
     recording: &Recording,
     device: &Device,
 ) -> Result<ExchangeCost, RecordError> {
-    let ring = match reducer.link() {
+    let ring = match reducer.link {
         Some(link) => Ring {
             ranks: reducer.ranks(),
             link,
@@ -55,7 +52,7 @@ pub(super) fn measured(
 }
 
 /// The ring in which all-reduces of one value, and of a bucket, take the measured times.
-fn measured_ring(reducer: &dyn Reducer, buckets: &[Bucket]) -> Result<Ring, ReduceError> {
+fn measured_ring(reducer: &Reducer, buckets: &[Bucket]) -> Result<Ring, ReduceError> {
     let largest = buckets.iter().map(|bucket| bucket.elements()).max();
     let large = largest.unwrap_or_default().clamp(2, BUCKET_BYTES / VALUE);
     let at = |values: usize| {
@@ -66,24 +63,19 @@ fn measured_ring(reducer: &dyn Reducer, buckets: &[Bucket]) -> Result<Ring, Redu
 }
 
 /// Seconds of an all-reduce of so many values, the shortest of any rank; all ranks get the same number.
-fn timed(reducer: &dyn Reducer, values: usize) -> Result<f64, ReduceError> {
-    let (mut shortest, mut all) = (f64::INFINITY, 0.0);
+fn timed(reducer: &Reducer, values: usize) -> Result<f64, ReduceError> {
+    let mut shortest = f64::INFINITY;
     for round in 0..=ROUNDS {
         let started = Instant::now();
         let (_, done) = reducer.all_reduce(vec![0.0; values]).wait_timed()?;
-        let own = done.saturating_duration_since(started).as_secs_f64();
-        let each = reducer.all_gather(own.to_le_bytes().to_vec()).wait()?;
-        let each = each.iter().filter_map(|one| one.as_slice().try_into().ok());
-        let together = each.map(f64::from_le_bytes).fold(own, f64::min);
-        all += together;
-        if round > 0 || all > ENOUGH_S {
-            shortest = shortest.min(together);
-        }
-        if all > ENOUGH_S {
-            break;
+        if round > 0 {
+            let took = done.saturating_duration_since(started);
+            shortest = shortest.min(took.as_secs_f64());
         }
     }
-    Ok(shortest)
+    let each = reducer.all_gather(shortest.to_le_bytes().to_vec()).wait()?;
+    let each = each.iter().filter_map(|one| one.as_slice().try_into().ok());
+    Ok(each.map(f64::from_le_bytes).fold(shortest, f64::min))
 }
 
 /// Seconds that the computing thread takes to copy a byte of gradients to its bucket, and back.
@@ -94,12 +86,8 @@ fn staging(buckets: &[Bucket], recording: &Recording, device: &Device) -> Result
         if bytes >= STAGED_BYTES {
             break;
         }
-        let tensor = recording.parameters[place].tensor;
-        let (shape, dtype) = (
-            recording.tensors.shape(tensor),
-            recording.tensors.dtype(tensor),
-        );
-        let ones = of_rank!(@ shape.num_dims(), D => Tensor::<D>::ones(shape.clone(), (device, dtype)).into_dispatch());
+        let dtype = recording.tensors.dtype(recording.parameters[place].tensor);
+        let ones = Tensor::<1>::ones([elements], (device, dtype)).into_dispatch();
         let _ = device.sync();
         let started = Instant::now();
         let (like, values) = Like::take(ones, 1.0)?;

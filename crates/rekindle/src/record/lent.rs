@@ -13,13 +13,14 @@ use burn::{
 
 use super::{
     bridge::Interpreter,
+    exchange::TimedExchange,
     leaf::{Leaf, Placed, again},
     optimizer::Optimizer,
     places::replaced,
     rank::of_rank,
     recording::{Parameter, Recording},
 };
-use crate::reduce::{ReduceError, Shards, SharedReading};
+use crate::reduce::{ReduceError, Sending, Shards};
 
 /// A model whose parameters are lent to a step. Parameters are found by their tensor numbers in the recording.
 pub(super) struct Lent {
@@ -81,23 +82,28 @@ impl Lent {
         recording: &Recording,
         interpreter: &mut dyn Interpreter,
         shards: &Shards,
-    ) -> Result<SharedReading, ReduceError> {
-        let mut sharing = shards.sharing();
+    ) -> Result<TimedExchange, ReduceError> {
+        let mut due: HashMap<_, _> = shards.owners().iter().copied().collect();
+        let mut sending = Sending::new(shards.reducer());
         for (_, one) in recording.updated() {
+            let Some(owner) = due.remove(&one.id) else {
+                continue;
+            };
             if self.lost == Some(one.tensor) {
-                sharing.lost(one.id);
-            } else if sharing.is_due(one.id) {
-                let value = self.updated.remove(&one.tensor).unwrap_or_else(|| {
-                    interpreter.hand_out(&recording.tensors.last_read(one.tensor))
-                });
-                let value = of_rank!(&value, D => {
-                    let own = Tensor::<D>::from_dispatch(value);
-                    sharing.value(one.id, own).into_dispatch()
-                });
-                self.updated.insert(one.tensor, value);
+                sending.lost(owner);
+                continue;
             }
+            let value = self
+                .updated
+                .remove(&one.tensor)
+                .unwrap_or_else(|| interpreter.hand_out(&recording.tensors.last_read(one.tensor)));
+            let value = of_rank!(&value, D => {
+                let own = Tensor::<D>::from_dispatch(value);
+                sending.value(owner, own).into_dispatch()
+            });
+            self.updated.insert(one.tensor, value);
         }
-        sharing.done()
+        sending.done()
     }
 
     /// Puts all parameters back into the model; those that were not updated are taken from the interpreter.

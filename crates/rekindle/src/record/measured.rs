@@ -16,7 +16,6 @@ use rekindle_plan::{
 
 use super::{
     RecordError,
-    buckets::gradients,
     choosing::{self, Runs},
     given::started,
     measure::{Costs, Known},
@@ -150,9 +149,10 @@ impl<A> MeasuredRecording<A> {
 
     /// Bytes of the gradients' storage; for views, the storage behind them, counted once.
     pub(super) fn gradient_bytes(&self, graph: &Graph) -> Bytes {
-        let (gradients, _) = gradients(&self.recording);
+        let parameters = self.recording.parameters.iter();
+        let gradients = parameters.filter_map(|one| one.gradient);
         let roots = graph.roots();
-        let storage: HashSet<TensorId> = gradients.iter().map(|one| roots[one.index()]).collect();
+        let storage: HashSet<TensorId> = gradients.map(|one| roots[one]).collect();
         let storage = storage.into_iter();
         storage.map(|root| graph.tensors[root.index()].bytes).sum()
     }

@@ -1,15 +1,13 @@
 //! The ranks that share a step.
 
-use std::sync::Arc;
-
 use rekindle_plan::{
     Bytes,
-    graph::{ExchangeCost, Graph, OperationId, Program, Timetable},
+    graph::{ExchangeCost, Graph, OperationId, Program, TensorId, Timetable},
 };
 
 use super::{
     RecordError,
-    buckets::{Bucket, gradients, on_network},
+    buckets::{Bucket, on_network},
     plan_summary::StepExchange,
     recording::Recording,
 };
@@ -17,7 +15,7 @@ use crate::reduce::Reducer;
 
 /// The ranks that share a step, as one of them sees it.
 pub(super) struct StepRanks {
-    pub(super) reducer: Arc<dyn Reducer>,
+    pub(super) reducer: Reducer,
     /// This rank's samples divided by those of all ranks.
     pub(super) share: f64,
     pub(super) buckets: Vec<Bucket>,
@@ -32,7 +30,7 @@ impl StepRanks {
     pub(super) fn predicted(&self, timetable: &Timetable, parameters: &[Bytes]) -> StepExchange {
         StepExchange {
             ring: self.cost.ring,
-            link_measured: self.reducer.link().is_none(),
+            link_measured: self.reducer.link.is_none(),
             taken: self.cost.of_step(
                 timetable,
                 &on_network(self.buckets.iter().map(Bucket::elements)),
@@ -47,7 +45,7 @@ impl StepRanks {
 /// Exchanges the error messages of failed ranks and the largest number of updates on any rank. Returns the error for
 /// this rank's caller, if any rank failed.
 pub(super) fn failures(
-    reducer: &dyn Reducer,
+    reducer: &Reducer,
     updated: usize,
     own: Option<RecordError>,
 ) -> (usize, Option<RecordError>) {
@@ -72,12 +70,9 @@ pub(super) fn failures(
 
 /// When a program completes the gradients of a recording's parameters, by the parameters' indices.
 pub(super) fn timetable(recording: &Recording, graph: &Graph, program: &Program) -> Timetable {
-    let (gradients, places) = gradients(recording);
+    let parameters = recording.parameters.iter();
+    let gradients = parameters.map(|one| one.gradient.map(|tensor| TensorId(tensor as u32)));
     let means = recording.synchronised();
     let means = means.map(|(place, _)| OperationId(place as u32)).collect();
-    let mut timetable = Timetable::new(graph, program, &gradients, &means);
-    for gradient in &mut timetable.order {
-        *gradient = places[*gradient];
-    }
-    timetable
+    Timetable::new(graph, program, &gradients.collect::<Vec<_>>(), &means)
 }

@@ -77,7 +77,7 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
     options: Options,
     optimizer: Option<MeasureOptimizer<M>>,
     meter: Option<Arc<dyn Meter>>,
-    reducer: Option<Arc<dyn Reducer>>,
+    reducer: Option<Reducer>,
 }
 
 /// Measures an optimizer on a model.
@@ -252,8 +252,8 @@ where
     /// assuming that all ranks are as fast as this one, with means over ranks and the parameters that a sharded
     /// optimizer sends. [`Output::exchange`](super::Output::exchange) is the measured time.
     #[must_use]
-    pub fn with_reducer(mut self, reducer: impl Reducer + 'static) -> Self {
-        self.reducer = Some(Arc::new(reducer));
+    pub fn with_reducer(mut self, reducer: Reducer) -> Self {
+        self.reducer = Some(reducer);
         self
     }
 

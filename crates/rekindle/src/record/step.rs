@@ -3,7 +3,7 @@
 mod plans;
 mod run;
 
-use std::{cell::RefCell, marker::PhantomData, rc::Rc, sync::Arc};
+use std::{cell::RefCell, marker::PhantomData, rc::Rc};
 
 use burn::module::Module;
 use rekindle_plan::{
@@ -85,9 +85,9 @@ where
     /// A step shared by ranks, after all ranks have planned it.
     pub(super) fn shared(
         step: Result<Self, RecordError>,
-        reducer: Arc<dyn Reducer>,
+        reducer: Reducer,
     ) -> Result<Self, RecordError> {
-        if let (_, Some(error)) = failures(&*reducer, 0, step.as_ref().err().cloned()) {
+        if let (_, Some(error)) = failures(&reducer, 0, step.as_ref().err().cloned()) {
             return Err(error);
         }
         let step = step?;
@@ -113,7 +113,7 @@ where
             Err(error) => Err(error.into()),
         };
         let failed = match &self.ranks {
-            Some(ranks) => failures(&*ranks.reducer, 0, planned.err()).1,
+            Some(ranks) => failures(&ranks.reducer, 0, planned.err()).1,
             None => planned.err(),
         };
         failed.map_or(Ok(self), Err)

@@ -234,7 +234,7 @@ pub(super) fn planned_in<A>(
         }
     };
     let chosen = ways.choose(plan, |own| match ranks.filter(|_| ways.together) {
-        Some(ranks) => Ok(first_short(&*ranks.reducer, own)?),
+        Some(ranks) => Ok(first_short(&ranks.reducer, own)?),
         None => Ok(own.unwrap_or_default().map(|smallest| (0, smallest))),
     })?;
     // Another run's peak until now may be a few bytes more.

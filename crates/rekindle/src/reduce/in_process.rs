@@ -6,27 +6,17 @@ use std::{
     collections::VecDeque,
     mem::take,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
-use super::{Collective, ReduceError, Reducer, TIME_LIMIT};
+use super::{Collective, ReduceError, Reducer};
 
-/// One of several ranks in a process; created by [`in_process`].
-#[derive(Debug, Clone)]
-pub struct InProcess {
-    own: Arc<Own>,
-    limit: Duration,
-}
-
-#[derive(Debug)]
+/// One of the ranks.
 struct Own {
     rank: usize,
-    ranks: usize,
     world: Arc<Mutex<World>>,
 }
 
 /// What all ranks share.
-#[derive(Debug)]
 struct World {
     /// The unanswered operations of each rank.
     waiting: Vec<VecDeque<Collective>>,
@@ -36,54 +26,28 @@ struct World {
 
 /// Creates `ranks` ranks; move each to its own thread.
 #[must_use]
-pub fn in_process(ranks: usize) -> Vec<InProcess> {
+pub fn in_process(ranks: usize) -> Vec<Reducer> {
     let world = Arc::new(Mutex::new(World {
         waiting: (0..ranks).map(|_| VecDeque::new()).collect(),
         gone: Vec::new(),
     }));
-    let all = (0..ranks).map(|rank| InProcess {
-        own: Arc::new(Own {
-            rank,
-            ranks,
-            world: world.clone(),
-        }),
-        limit: TIME_LIMIT,
+    let all = (0..ranks).map(|rank| {
+        let world = world.clone();
+        let own = Own { rank, world };
+        Reducer::new(rank, ranks, move |operation| own.begin(operation))
     });
     all.collect()
-}
-
-impl InProcess {
-    /// Sets the longest time to wait for other ranks.
-    #[must_use]
-    pub fn with_time_limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
-        self
-    }
-}
-
-impl Reducer for InProcess {
-    fn rank(&self) -> usize {
-        self.own.rank
-    }
-
-    fn ranks(&self) -> usize {
-        self.own.ranks
-    }
-
-    fn time_limit(&self) -> Duration {
-        self.limit
-    }
-
-    fn begin(&self, operation: Collective) {
-        let mut world = self.own.world();
-        world.waiting[self.own.rank].push_back(operation);
-        world.serve();
-    }
 }
 
 impl Own {
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, operation: Collective) {
+        let mut world = self.world();
+        world.waiting[self.rank].push_back(operation);
+        world.serve();
     }
 }
 
@@ -168,94 +132,5 @@ fn answer(mut round: Vec<Collective>) {
                 answer.send(sent.clone().ok_or_else(root));
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use super::*;
-
-    /// Runs each rank on a thread; results by rank.
-    fn each<T: Send>(ranks: Vec<InProcess>, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
-        thread::scope(|scope| {
-            let run = &run;
-            let threads = ranks.into_iter().map(|rank| scope.spawn(move || run(rank)));
-            let threads: Vec<_> = threads.collect();
-            threads
-                .into_iter()
-                .map(|one| one.join().expect("no panic"))
-                .collect()
-        })
-    }
-
-    #[test]
-    fn every_rank_gets_the_sum_and_what_was_given() {
-        for ranks in 1..5 {
-            let sums = each(in_process(ranks), |rank| {
-                let own = rank.rank() as f32;
-                // Operations begun together finish in order.
-                let first = rank.all_reduce(vec![own, 1.0]);
-                let second = rank.all_reduce(vec![own * own]);
-                let gathered = rank
-                    .all_gather(vec![7; rank.rank()])
-                    .wait()
-                    .expect("gathered");
-                let sent = rank.broadcast(ranks - 1, vec![rank.rank() as u8]).wait();
-                let sums = (
-                    first.wait().expect("summed"),
-                    second.wait().expect("summed"),
-                );
-                (sums, gathered, sent.expect("sent"))
-            });
-            // Sums of the first integers and of their squares.
-            let n = ranks as f32;
-            let (linear, squares) = (n * (n - 1.0) / 2.0, (n - 1.0) * n * (2.0 * n - 1.0) / 6.0);
-            for ((first, second), gathered, sent) in sums {
-                assert_eq!((first, second), (vec![linear, n], vec![squares]));
-                let lengths: Vec<usize> = gathered.iter().map(Vec::len).collect();
-                assert_eq!(lengths, (0..ranks).collect::<Vec<_>>());
-                assert_eq!(sent, [ranks as u8 - 1]);
-            }
-        }
-    }
-
-    #[test]
-    fn a_rank_that_ends_is_named() {
-        let errors = each(in_process(3), |rank| match rank.rank() {
-            1 => None,
-            _ => rank.all_reduce(vec![0.0]).wait().err(),
-        });
-        let gone = Some(ReduceError::Gone { rank: 1 });
-        assert_eq!(errors, [gone.clone(), None, gone]);
-    }
-
-    #[test]
-    fn operations_that_do_not_go_together_are_refused_on_all_ranks() {
-        let errors = each(in_process(3), |rank| {
-            let length = if rank.rank() == 2 { 4 } else { 3 };
-            rank.all_reduce(vec![0.0; length])
-                .wait()
-                .expect_err("refused")
-        });
-        for error in errors {
-            assert!(
-                matches!(&error, ReduceError::Differ { ranks, .. } if *ranks == [2]),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_rank_that_hangs_is_not_waited_for() {
-        let mut ranks = in_process(2);
-        let _hangs = ranks.pop();
-        let one = ranks
-            .pop()
-            .expect("two")
-            .with_time_limit(Duration::from_millis(20));
-        let error = one.all_reduce(vec![0.0]).wait().expect_err("no answer");
-        assert!(matches!(error, ReduceError::TimedOut { .. }), "{error}");
     }
 }

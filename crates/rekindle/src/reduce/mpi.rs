@@ -9,8 +9,6 @@
 //! status; `mpirun` then ends all others.
 //!
 //! ```no_run
-//! use rekindle::reduce::Reducer;
-//!
 //! let world = rekindle::mpi::world()?;
 //! println!("rank {} of {}", world.rank(), world.ranks());
 //! # Ok::<(), rekindle::reduce::ReduceError>(())
@@ -23,7 +21,6 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use ::mpi::{
@@ -34,36 +31,26 @@ use ::mpi::{
     traits::{Communicator, CommunicatorCollectives, Root},
 };
 
-use super::{Collective, ReduceError, Reducer, TIME_LIMIT};
+use super::{Collective, ReduceError, Reducer};
 
 /// Maximum number of elements per call: MPI counts in 32 bits.
 const AT_ONCE: usize = 1 << 28;
 
-/// This process's rank among the processes that `mpirun` started. Clones are the same rank; MPI is finalised when the
-/// last is dropped.
-#[derive(Debug, Clone)]
-pub struct Mpi {
-    own: Arc<Own>,
-    limit: Duration,
-}
-
-#[derive(Debug)]
+/// The thread that makes MPI calls.
 struct Own {
-    rank: usize,
-    ranks: usize,
     /// Operations that have started and not finished.
     under_way: Arc<AtomicUsize>,
     jobs: Option<Sender<Collective>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Initialises MPI for all ranks that `mpirun` started; a process started without `mpirun` is the only rank. Can be
-/// called once per process.
+/// Initialises MPI for all ranks that `mpirun` started, and returns this process's rank; a process started without
+/// `mpirun` is the only rank. Can be called once per process. MPI is finalised when the last clone is dropped.
 ///
 /// # Errors
 ///
 /// If MPI was initialised before, or no thread can be started.
-pub fn world() -> Result<Mpi, ReduceError> {
+pub fn world() -> Result<Reducer, ReduceError> {
     let (jobs, asked) = channel();
     let (ready, started) = channel();
     let under_way = Arc::new(AtomicUsize::new(0));
@@ -82,44 +69,21 @@ pub fn world() -> Result<Mpi, ReduceError> {
     let (rank, ranks) = started
         .recv()
         .map_err(|_| ReduceError::Failed(twice.into()))?;
-    Ok(Mpi {
-        own: Arc::new(Own {
-            rank,
-            ranks,
-            under_way,
-            jobs: Some(jobs),
-            thread: Some(thread),
-        }),
-        limit: TIME_LIMIT,
-    })
+    let own = Own {
+        under_way,
+        jobs: Some(jobs),
+        thread: Some(thread),
+    };
+    Ok(Reducer::new(rank, ranks, move |operation| {
+        own.begin(operation);
+    }))
 }
 
-impl Mpi {
-    /// Sets the longest time to wait for other ranks.
-    #[must_use]
-    pub fn with_time_limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
-        self
-    }
-}
-
-impl Reducer for Mpi {
-    fn rank(&self) -> usize {
-        self.own.rank
-    }
-
-    fn ranks(&self) -> usize {
-        self.own.ranks
-    }
-
-    fn time_limit(&self) -> Duration {
-        self.limit
-    }
-
+impl Own {
     fn begin(&self, operation: Collective) {
-        self.own.under_way.fetch_add(1, Ordering::SeqCst);
+        self.under_way.fetch_add(1, Ordering::SeqCst);
         // If the thread has ended, the answer's sender is dropped, which `wait` reports.
-        let jobs = self.own.jobs.as_ref();
+        let jobs = self.jobs.as_ref();
         let _ = jobs.map(|jobs| jobs.send(operation));
     }
 }

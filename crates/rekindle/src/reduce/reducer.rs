@@ -15,67 +15,76 @@ use thiserror::Error;
 /// Default time that ranks wait for each other: planning, measuring and compiling kernels take longer on some ranks.
 pub const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// One of several ranks. All ranks must begin the same collective operations in the same order.
-pub trait Reducer: Send + Sync {
-    /// This rank's number, from 0.
-    fn rank(&self) -> usize;
+/// One of several ranks. All ranks must begin the same collective operations in the same order. Clones are the same rank.
+#[derive(Clone)]
+pub struct Reducer {
+    rank: usize,
+    ranks: usize,
+    limit: Duration,
+    /// The link between neighbouring ranks of a [ring](rekindle_plan::graph::Ring), if it is given; otherwise steps measure
+    /// it.
+    pub(crate) link: Option<Rate>,
+    begin: Arc<dyn Fn(Collective) + Send + Sync>,
+}
 
-    /// The number of ranks.
-    fn ranks(&self) -> usize;
-
-    /// How long this rank waits for the others.
-    fn time_limit(&self) -> Duration;
-
-    /// The link between neighbouring ranks of a [ring](rekindle_plan::graph::Ring), if it is given; otherwise steps
-    /// measure it.
-    fn link(&self) -> Option<Rate> {
-        None
+impl Reducer {
+    /// The rank with the number `rank`, from 0, of `ranks`. `begin` begins an operation and returns at once; if the
+    /// operation cannot begin, it is dropped together with its answer.
+    pub fn new(
+        rank: usize,
+        ranks: usize,
+        begin: impl Fn(Collective) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            rank,
+            ranks,
+            limit: TIME_LIMIT,
+            link: None,
+            begin: Arc::new(begin),
+        }
     }
 
-    /// Begins an operation and returns at once. If it cannot begin, it is dropped together with its answer.
-    fn begin(&self, operation: Collective);
+    /// Sets the longest time to wait for other ranks.
+    #[must_use]
+    pub fn with_time_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// This rank's number, from 0.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of ranks.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
 
     /// Begins an [`AllReduce`](Collective::AllReduce).
-    fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>> {
-        let (answer, pending) = Pending::new(self.time_limit());
-        self.begin(Collective::AllReduce(values, answer));
-        pending
+    pub fn all_reduce(&self, values: Vec<f32>) -> Pending<Vec<f32>> {
+        self.begin(|answer| Collective::AllReduce(values, answer))
     }
 
     /// Begins an [`AllGather`](Collective::AllGather).
-    fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
-        let (answer, pending) = Pending::new(self.time_limit());
-        self.begin(Collective::AllGather(bytes, answer));
-        pending
+    pub fn all_gather(&self, bytes: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
+        self.begin(|answer| Collective::AllGather(bytes, answer))
     }
 
     /// Begins a [`Broadcast`](Collective::Broadcast) from the rank `root`.
-    fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>> {
-        let (answer, pending) = Pending::new(self.time_limit());
-        self.begin(Collective::Broadcast(root, bytes, answer));
-        pending
-    }
-}
-
-impl<R: Reducer + ?Sized> Reducer for Arc<R> {
-    fn rank(&self) -> usize {
-        (**self).rank()
+    pub fn broadcast(&self, root: usize, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        self.begin(|answer| Collective::Broadcast(root, bytes, answer))
     }
 
-    fn ranks(&self) -> usize {
-        (**self).ranks()
-    }
-
-    fn time_limit(&self) -> Duration {
-        (**self).time_limit()
-    }
-
-    fn link(&self) -> Option<Rate> {
-        (**self).link()
-    }
-
-    fn begin(&self, operation: Collective) {
-        (**self).begin(operation);
+    fn begin<T>(&self, operation: impl FnOnce(Answer<T>) -> Collective) -> Pending<T> {
+        let (sender, answer) = sync_channel(1);
+        (self.begin)(operation(Answer(sender)));
+        Pending {
+            answer,
+            limit: self.limit,
+        }
     }
 }
 
@@ -112,12 +121,6 @@ impl<T> Answer<T> {
 }
 
 impl<T> Pending<T> {
-    /// Creates the two ends of a result that must arrive within `limit`.
-    fn new(limit: Duration) -> (Answer<T>, Self) {
-        let (sender, answer) = sync_channel(1);
-        (Answer(sender), Self { answer, limit })
-    }
-
     /// Waits for the result.
     ///
     /// # Errors
@@ -210,7 +213,7 @@ pub fn part(samples: usize, rank: usize, ranks: usize) -> Range<usize> {
 /// # Errors
 ///
 /// [`ReduceError::Differ`] on every rank if any value differs from rank 0's.
-pub fn agree(reducer: &dyn Reducer, what: &str, own: &[u8]) -> Result<(), ReduceError> {
+pub fn agree(reducer: &Reducer, what: &str, own: &[u8]) -> Result<(), ReduceError> {
     let all = reducer.all_gather(own.to_vec()).wait()?;
     let others = (0..all.len()).filter(|&rank| all[rank] != all[0]);
     let ranks: Vec<usize> = others.collect();

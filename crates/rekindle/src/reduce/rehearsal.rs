@@ -1,52 +1,22 @@
 //! One rank that simulates several equal ones, to plan for more ranks than exist.
 
-use std::time::Duration;
-
 use rekindle_plan::graph::Rate;
 
-use super::{Collective, Reducer, TIME_LIMIT};
+use super::{Collective, Reducer};
 
-/// Rank 0 of several, without the others: every operation finishes at once, as if the other ranks had the same input.
-#[derive(Debug, Clone)]
-pub struct Rehearsal {
-    ranks: usize,
-    link: Rate,
-}
-
-impl Rehearsal {
-    /// Simulates `ranks` ranks in a ring of such links.
-    #[must_use]
-    pub fn new(ranks: usize, link: Rate) -> Self {
-        Self { ranks, link }
-    }
-}
-
-impl Reducer for Rehearsal {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn ranks(&self) -> usize {
-        self.ranks
-    }
-
-    fn time_limit(&self) -> Duration {
-        TIME_LIMIT
-    }
-
-    fn link(&self) -> Option<Rate> {
-        Some(self.link)
-    }
-
-    fn begin(&self, operation: Collective) {
-        match operation {
-            Collective::AllReduce(mut values, answer) => {
-                let ranks = self.ranks as f32;
-                values.iter_mut().for_each(|value| *value *= ranks);
-                answer.send(Ok(values));
-            }
-            Collective::AllGather(bytes, answer) => answer.send(Ok(vec![bytes; self.ranks])),
-            Collective::Broadcast(_, bytes, answer) => answer.send(Ok(bytes)),
+/// Rank 0 of `ranks` in a ring of such links, without the others: every operation finishes at once, as if the other ranks
+/// had the same input.
+#[must_use]
+pub fn rehearsal(ranks: usize, link: Rate) -> Reducer {
+    let begin = move |operation: Collective| match operation {
+        Collective::AllReduce(mut values, answer) => {
+            values.iter_mut().for_each(|value| *value *= ranks as f32);
+            answer.send(Ok(values));
         }
-    }
+        Collective::AllGather(bytes, answer) => answer.send(Ok(vec![bytes; ranks])),
+        Collective::Broadcast(_, bytes, answer) => answer.send(Ok(bytes)),
+    };
+    let mut reducer = Reducer::new(0, ranks, begin);
+    reducer.link = Some(link);
+    reducer
 }

@@ -15,33 +15,13 @@ use crate::record::Optimizer;
 ///
 /// Instead of an optimizer `o`, pass `Sharded::new(o, &model, world)` to
 /// [`with_optimizer`](crate::record::Recorded::with_optimizer) and update the model with it; plans count this rank's
-/// part of the state. After the usual sum of the gradients, a step sends each trained parameter once to all ranks.
+/// part of the state. After the usual sum of the gradients, a step sends each trained parameter once to all ranks. In the
+/// [example of ranks](crate::reduce), these lines change:
 ///
-/// ```
-/// use burn::{nn::{Linear, LinearConfig}, optim::AdamConfig, prelude::*};
-/// use rekindle::{Sharded, reduce::{self, Reducer}};
-///
-/// # #[global_allocator]
-/// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
-/// fn train(world: impl Reducer + Clone + 'static) -> Result<f32, Box<dyn std::error::Error + Send + Sync>> {
-///     let device = Device::flex().autodiff();
-///     let mut model = reduce::broadcast_parameters(&world, LinearConfig::new(4, 1).init(&device))?;
-///     let batch = Tensor::<2>::ones([6, 4], &device);
-///     let loss = |layer: &Linear, x: Tensor<2>| layer.forward(x).square().mean();
-///     let mut optimizer = Sharded::new(AdamConfig::new().init(), &model, world.clone());
-///     let step = rekindle::record(&model, &batch, loss)?
-///         .with_optimizer(&optimizer)
-///         .with_reducer(world)
-///         .plain()?;
-///     let output = step.run(&model, batch)?;
-///     model = optimizer.step(0.1, model, output.gradients)?;
-///     Ok(model.weight.val().sum().into_scalar())
-/// }
-///
-/// let ranks = reduce::in_process(2).into_iter();
-/// let ranks: Vec<_> = ranks.map(|rank| std::thread::spawn(|| train(rank))).collect();
-/// let sums: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect();
-/// assert_eq!(sums[0], sums[1]);
+/// ```text
+/// let mut optimizer = Sharded::new(AdamConfig::new().init(), &model, world.clone());
+/// let step = rekindle::record(&model, &batch, loss)?.with_optimizer(&optimizer).with_reducer(world).plain()?;
+/// model = optimizer.step(0.1, model, output.gradients)?;
 /// ```
 ///
 /// The whole state, for example for a snapshot, must be collected from all ranks: [`inner`](Self::inner) has only this
@@ -53,7 +33,7 @@ pub struct Sharded<O> {
 
 impl<O: Optimizer> Sharded<O> {
     /// Divides the trained parameters of `model` among the ranks. `optimizer` must have no state yet.
-    pub fn new<M: Module>(optimizer: O, model: &M, reducer: impl Reducer + 'static) -> Self {
+    pub fn new<M: Module>(optimizer: O, model: &M, reducer: Reducer) -> Self {
         Self {
             inner: optimizer,
             shards: Shards::of(model, reducer),

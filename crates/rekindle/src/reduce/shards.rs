@@ -12,24 +12,22 @@ use std::{
     cmp::Reverse,
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    module::{Module, ModuleVisitor, Param, ParamId},
     optim::GradientsParams,
-    tensor::{Tensor, TensorData},
+    tensor::Tensor,
 };
-use rekindle_plan::Bytes;
 
-use super::{ReduceError, Reducer};
-use crate::record::{Leaf, Place};
+use super::{ReduceError, Reducer, sending::sent};
+use crate::record::{Place, TimedExchange};
 
 /// Which rank keeps the optimizer's state of which parameter. The assignment is the same on all ranks if their models
 /// have the same structure.
 #[derive(Clone)]
 pub struct Shards {
-    reducer: Arc<dyn Reducer>,
+    reducer: Reducer,
     /// In the model's order.
     owners: Arc<[(ParamId, usize)]>,
     own: Arc<HashSet<ParamId>>,
@@ -37,7 +35,7 @@ pub struct Shards {
 
 impl Shards {
     /// Assigns the trained parameters of `model` to ranks.
-    pub fn of<M: Module>(model: &M, reducer: impl Reducer + 'static) -> Self {
+    pub fn of<M: Module>(model: &M, reducer: Reducer) -> Self {
         let mut known = HashSet::new();
         let places = Place::of(model).into_iter();
         // Parameters with the same id are one parameter.
@@ -50,7 +48,7 @@ impl Shards {
         Self {
             own: Arc::new(own.map(|(id, _)| *id).collect()),
             owners,
-            reducer: Arc::new(reducer),
+            reducer,
         }
     }
 
@@ -81,125 +79,16 @@ impl Shards {
 
     /// The ranks.
     #[must_use]
-    pub fn reducer(&self) -> &dyn Reducer {
-        &*self.reducer
+    pub fn reducer(&self) -> &Reducer {
+        &self.reducer
     }
 
     /// Returns the model with every parameter's updated value from its rank; for parameters with the same id, the first
-    /// one counts. After an error, the model is only partly updated.
-    pub fn share<M: Module>(&self, model: M) -> (M, Result<SharedReading, ReduceError>) {
-        struct Share<'a>(Sharing<'a>);
-        impl ModuleMapper for Share<'_> {
-            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let trains = param.is_require_grad();
-                let (id, own, mapper) = param.consume();
-                let leaf = Leaf::of(&own);
-                let value = match trains && self.0.is_due(id) {
-                    true => leaf.again(self.0.value(id, own.without_autodiff())),
-                    false => own,
-                };
-                Param::from_mapped_value(id, value, mapper)
-            }
-        }
-        let mut share = Share(self.sharing());
-        let model = model.map(&mut share);
-        (model, share.0.done())
-    }
-
-    /// Begins to exchange parameters one by one, in the model's order, on all ranks.
-    pub(crate) fn sharing(&self) -> Sharing<'_> {
-        Sharing {
-            shards: self,
-            due: self.owners.iter().copied().collect(),
-            failed: None,
-            disconnected: false,
-            started: Instant::now(),
-            bytes: Bytes::ZERO,
-        }
-    }
-}
-
-/// The cost of exchanging updated parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SharedReading {
-    /// Bytes of all parameters.
-    pub bytes: Bytes,
-    /// Time taken, copies included.
-    pub took: Duration,
-}
-
-/// An exchange of updated parameters in progress.
-pub(crate) struct Sharing<'a> {
-    shards: &'a Shards,
-    /// Parameters not yet exchanged, with their ranks.
-    due: HashMap<ParamId, usize>,
-    failed: Option<ReduceError>,
-    disconnected: bool,
-    started: Instant,
-    bytes: Bytes,
-}
-
-impl Sharing<'_> {
-    /// Whether a parameter is assigned to a rank and has not been exchanged yet.
-    pub(crate) fn is_due(&self, id: ParamId) -> bool {
-        self.due.contains_key(&id)
-    }
-
-    /// The updated value of a parameter; `own` has no graph. A rank that cannot read its own value sends nothing, so
-    /// that all ranks fail.
-    pub(crate) fn value<const D: usize>(&mut self, id: ParamId, own: Tensor<D>) -> Tensor<D> {
-        let (device, shape, dtype) = (own.device(), own.shape(), own.dtype());
-        let bytes = shape.num_elements() * dtype.size();
-        self.bytes += Bytes(bytes as u64);
-        let mut read = Vec::new();
-        if self.shards.keeps(id) {
-            match own.clone().try_into_data() {
-                Ok(data) => read = data.as_bytes().to_vec(),
-                Err(error) => self.failed = Some(ReduceError::Failed(error.to_string())),
-            }
-        }
-        match self.sent(id, read, bytes) {
-            None => own,
-            Some(sent) => {
-                // Free the old value before the new one is allocated.
-                drop(own);
-                let data = TensorData::from_bytes_vec(sent, shape, dtype);
-                Tensor::from_data(data, (&device, dtype))
-            }
-        }
-    }
-
-    /// Called instead of [`value`](Self::value) if this rank has lost the value.
-    pub(crate) fn lost(&mut self, id: ParamId) {
-        drop(self.sent(id, Vec::new(), 0));
-    }
-
-    /// The `bytes` bytes of a parameter that another rank sends.
-    fn sent(&mut self, id: ParamId, own: Vec<u8>, bytes: usize) -> Option<Vec<u8>> {
-        let owner = self.due.remove(&id).filter(|_| !self.disconnected)?;
-        match self.shards.reducer.broadcast(owner, own).wait() {
-            Ok(_) if owner == self.shards.reducer.rank() => None,
-            Ok(sent) if sent.len() == bytes => Some(sent),
-            Ok(_) => {
-                let message = format!("rank {owner} has lost a parameter that it has updated");
-                self.failed.get_or_insert(ReduceError::Failed(message));
-                None
-            }
-            Err(error) => {
-                self.disconnected = true;
-                self.failed = Some(error);
-                None
-            }
-        }
-    }
-
-    /// Ends the exchange.
-    pub(crate) fn done(self) -> Result<SharedReading, ReduceError> {
-        let done = SharedReading {
-            bytes: self.bytes,
-            took: self.started.elapsed(),
-        };
-        self.failed.map_or(Ok(done), Err)
+    /// one counts. After an error, the model is only partly updated. Times are counted from the call.
+    pub fn share<M: Module>(&self, model: M) -> (M, Result<TimedExchange, ReduceError>) {
+        let mut due: HashMap<_, _> = self.owners.iter().copied().collect();
+        let owner = |id: ParamId, trains| if trains { due.remove(&id) } else { None };
+        sent(&self.reducer, model, owner)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Ranks that share a step, against one device with the whole batch.
 
+mod collectives;
 mod failures;
 mod network;
 mod training;
@@ -18,7 +19,7 @@ use burn::{
 use rekindle::{
     Sequential, TensorTree,
     meter::{FailedAllocation, MemoryReading, Meter, PeakMemory},
-    reduce::{InProcess, in_process},
+    reduce::{Reducer, in_process},
     synchronised_batch_norm,
 };
 
@@ -201,18 +202,14 @@ impl<A: Asked> Meter for Silent<A> {
 }
 
 /// Runs each rank on a thread; results by rank.
-fn each<T: Send>(ranks: Vec<InProcess>, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
+fn ranks<T: Send>(count: usize, run: impl Fn(Reducer) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let run = &run;
-        let threads = ranks.into_iter().map(|rank| scope.spawn(move || run(rank)));
-        let threads: Vec<_> = threads.collect();
+        let ranks = in_process(count).into_iter();
+        let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || run(rank))).collect();
         let results = threads.into_iter().map(|one| one.join().expect("no panic"));
         results.collect()
     })
-}
-
-fn ranks<T: Send>(count: usize, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
-    each(in_process(count), run)
 }
 
 /// All float tensors that a module holds.

@@ -137,10 +137,11 @@ fn gradients_are_complete_after_their_last_use_and_buckets_begin_after_the_means
     let program = Program::new(&graph, program).expect("whole");
     let of = |means: &[u32]| {
         let means = means.iter().map(|&id| OperationId(id)).collect();
-        Timetable::new(&graph, &program, &[TensorId(6), TensorId(4)], &means)
+        let gradients = [Some(TensorId(6)), None, Some(TensorId(4))];
+        Timetable::new(&graph, &program, &gradients, &means)
     };
     let expected = Timetable {
-        order: vec![1, 0],
+        order: vec![2, 0],
         begins: Seconds(4.0),
         computing: Seconds(6.0),
     };

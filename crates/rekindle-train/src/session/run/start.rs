@@ -57,7 +57,7 @@ impl<'a> Session<'a> {
         });
         let mut built = ranks.settled(built)?;
         if let Some(reducer) = ranks.reducer() {
-            let model = broadcast_parameters(&*reducer, built.model);
+            let model = broadcast_parameters(&reducer, built.model);
             built.model = model.map_err(RecordError::from)?;
         }
         // Reading creates separate tensors for tied weights.

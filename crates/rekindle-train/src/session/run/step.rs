@@ -10,8 +10,7 @@ use burn::{optim::GradientsParams, tensor::Tensor};
 use rekindle::{
     free_dead_nodes,
     meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{Optimizer, RecordError, SpanReading, Update},
-    reduce::SharedReading,
+    record::{Optimizer, RecordError, SpanReading, TimedExchange, Update},
     sequential::Sequential,
     statistics::Before,
 };
@@ -223,7 +222,7 @@ impl Session<'_> {
         rate: f64,
         gradients: GradientsParams,
         squares: Option<f64>,
-    ) -> Result<Option<SharedReading>, RecordError> {
+    ) -> Result<Option<TimedExchange>, RecordError> {
         // The optimizer consumes the model, so that it can update parameters in place.
         let mut model = self.take_model();
         untie(&mut model);

@@ -84,10 +84,12 @@ impl Session<'_> {
         plan.recomputes() && run >= WORTH_COMPARING * plan.plain_time.0
     }
 
-    /// The plain run's cost, measured if requested or cheap, and if it fits.
+    /// The plain run's cost, measured if requested or cheap, and if it fits; of one rank alone, as each rank would decide by
+    /// its own free memory.
     pub(super) fn plain(&mut self) -> Result<Option<Measured>, RunError> {
         let plain_peak = self.planned.summary.plain_peak;
-        if self.job.free().is_some_and(|free| plain_peak > free) {
+        let short = self.job.free().is_some_and(|free| plain_peak > free);
+        if short || !self.job.ranks.is_alone() {
             return Ok(None);
         }
         let elsewhere = self.job.plain_elsewhere;
@@ -98,9 +100,9 @@ impl Session<'_> {
         }
         let samples = self.batches.step(0);
         let micro_batch = self.job.micro_batch().max(1);
-        let (data, part) = (self.job.train, self.job.part());
+        let data = self.job.train;
         let parts = || {
-            let parts = samples[part.clone()].chunks_exact(micro_batch);
+            let parts = samples.chunks_exact(micro_batch);
             parts.map(|samples| Ok(data.batch(samples)))
         };
         self.budget = None;

@@ -2,54 +2,44 @@
 
 use std::time::Duration;
 
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-use crate::reduce::SharedReading;
-
-/// Measured times and operations of a step's exchange.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Measured time and operations of a step's exchange.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExchangeReading {
-    /// How long the step waited for other ranks and the network: the part that computation did not hide.
-    pub waited: Duration,
-    /// Time to copy gradients to their buckets, without the device's pending computation of them.
-    pub taken: Duration,
-    /// Time to copy sums back.
-    pub returned: Duration,
-    /// Time for means over ranks ([`synchronised_batch_norm`](crate::synchronised_batch_norm)), copies included.
-    pub means: Duration,
-    /// Time to exchange updated parameters between ranks that divide the updates, copies included. Zero here for
-    /// updates after the step, whose exchange comes later, with [`Shards::share`](crate::reduce::Shards::share).
-    pub parameters: Duration,
+    /// Time that the exchange added to the step: copies, and waiting for other ranks and the network. Updates after the
+    /// step exchange parameters later, with [`Shards::share`](crate::reduce::Shards::share).
+    pub added: Duration,
     /// The network operations, in order.
-    pub operations: Vec<NetworkReading>,
+    pub operations: Vec<TimedExchange>,
 }
 
 impl ExchangeReading {
-    /// Time that the exchange added to the step.
-    #[must_use]
-    pub fn added(&self) -> Duration {
-        self.waited + self.taken + self.returned + self.means + self.parameters
-    }
-
-    /// Adds the times of a later part of the step; the network operations are those of the later part.
+    /// Adds the time of a later part of the step; the network operations are those of the later part.
     pub fn add_part(&mut self, part: Self) {
-        self.waited += part.waited;
-        self.taken += part.taken;
-        self.returned += part.returned;
-        self.means += part.means;
-        self.parameters += part.parameters;
+        self.added += part.added;
         self.operations = part.operations;
     }
 
-    /// Adds an exchange of updated parameters that ended `until` after the start of the step.
-    pub fn add_shared(&mut self, shared: SharedReading, until: Duration) {
-        self.parameters += shared.took;
-        self.operations.push(NetworkReading {
-            what: Exchanges::Parameters,
-            bytes: shared.bytes,
-            begun: until.saturating_sub(shared.took),
-            done: until,
+    /// Adds an operation of the network, which cannot begin before the one before it is done.
+    pub(in crate::record) fn note(&mut self, one: TimedExchange) {
+        let before = self.operations.last();
+        let free = before.map_or(Seconds::ZERO, |before| before.start_s + before.duration_s);
+        let waits = Seconds((free - one.start_s).0.clamp(0.0, one.duration_s.0));
+        self.operations.push(TimedExchange {
+            start_s: one.start_s + waits,
+            duration_s: one.duration_s - waits,
+            ..one
+        });
+    }
+
+    /// Adds an exchange of updated parameters, which ended `until` after the start of the step.
+    pub fn add_shared(&mut self, shared: TimedExchange, until: Duration) {
+        self.added += Duration::from_secs_f64(shared.duration_s.0);
+        self.note(TimedExchange {
+            start_s: Seconds(until.as_secs_f64()) - shared.duration_s,
+            ..shared
         });
     }
 }
@@ -67,15 +57,16 @@ pub enum Exchanges {
     Parameters,
 }
 
-/// An operation of the network in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NetworkReading {
-    /// The purpose.
+/// What the network did for one step.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TimedExchange {
+    /// What for.
     pub what: Exchanges,
-    /// Bytes that the rank sent; for parameters, the bytes that all ranks sent.
+    /// Bytes that the rank gave; of parameters, all that ranks sent.
     pub bytes: Bytes,
-    /// When it began, counted from the start of the step.
-    pub begun: Duration,
-    /// When the network had finished.
-    pub done: Duration,
+    /// When the network could begin, from the start of the step: this rank had handed it over, and the one before was done.
+    pub start_s: Seconds,
+    /// How long until it was done.
+    pub duration_s: Seconds,
 }

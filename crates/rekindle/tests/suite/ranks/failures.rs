@@ -14,7 +14,7 @@ use burn::{
 use rekindle::{
     meter::FailedAllocation,
     record::RecordError,
-    reduce::{ReduceError, Reducer, broadcast_parameters, part},
+    reduce::{ReduceError, broadcast_parameters, part},
 };
 use rekindle_plan::Bytes;
 

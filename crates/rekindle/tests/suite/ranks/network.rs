@@ -10,8 +10,8 @@ use burn::{
 use rekindle::{
     Sharded,
     meter::{HostMeter, Meter},
-    record::{Exchanges, NetworkReading, Optimizer, PlanSummary, Rate, RecordError, Wanted},
-    reduce::{Reducer, Rehearsal, in_process, part},
+    record::{Exchanges, Optimizer, PlanSummary, Rate, RecordError, TimedExchange, Wanted},
+    reduce::{Reducer, in_process, part, rehearsal},
 };
 use rekindle_plan::{Bytes, Seconds};
 
@@ -95,10 +95,10 @@ const RANKS: usize = 2;
 fn shared<T: Task>(
     model: &T::Model,
     batch: &T::Batch,
-    rank: impl Reducer + Clone + 'static,
+    rank: Reducer,
     way: Way,
     runs: bool,
-) -> (PlanSummary, Vec<NetworkReading>) {
+) -> (PlanSummary, Vec<TimedExchange>) {
     let own = T::part(batch, part(SAMPLES, rank.rank(), RANKS));
     let mut model = model.valid().train();
     let plain = || SgdConfig::new().init();
@@ -162,8 +162,8 @@ fn what_is_exchanged<T: Task>(means: bool) {
                 let bytes: Bytes = operations.clone().map(|one| one.bytes).sum();
                 (operations.count(), bytes)
             };
-            // Each bucket holds the loss and whether a rank has failed, in 32 bits each.
-            let beside = Bytes(8 * taken.buckets as u64);
+            // Each bucket holds whether a rank has failed, and the last one the loss, in 32 bits each.
+            let beside = Bytes(4 * (taken.buckets as u64 + 1));
             assert_eq!(
                 of(Exchanges::Gradients),
                 (taken.buckets, taken.bytes + beside),
@@ -194,7 +194,7 @@ fn linked<T: Task>(way: Way, bytes: usize, part: f64) -> (PlanSummary, f64, f64)
     let model = T::model(&device);
     let batch = T::batch(SAMPLES, &device);
     let plan = |link| {
-        let rank = Rehearsal::new(RANKS, link);
+        let rank = rehearsal(RANKS, link);
         let plan = shared::<T>(&model, &batch, rank, way, false).0;
         let exchange = plan.exchange.expect("of ranks");
         assert!(!exchange.link_measured);

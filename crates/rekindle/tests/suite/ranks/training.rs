@@ -10,7 +10,7 @@ use burn::{
 use rekindle::{
     Sharded,
     record::{Optimizer, Update, Wanted},
-    reduce::{InProcess, ReduceError, Reducer, Shards, broadcast_parameters, part},
+    reduce::{ReduceError, Reducer, Shards, broadcast_parameters, part},
 };
 use rekindle_plan::{
     Bytes, Planner, Request,
@@ -96,7 +96,7 @@ fn alone<T: Task>(model: &T::Model, batches: &[T::Batch], way: Way) -> Trace {
 }
 
 /// The same training, as one rank sees it.
-fn shared<T: Task>(rank: InProcess, (model, batches): (&T::Model, &[T::Batch]), way: Way) -> Trace {
+fn shared<T: Task>(rank: Reducer, (model, batches): (&T::Model, &[T::Batch]), way: Way) -> Trace {
     // A rank without samples runs the first one, for nothing.
     let own_batch = |step: usize| {
         let (batch, size) = (
