@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use burn::{
     module::Module,
     optim::GradientsParams,
-    tensor::{Bool, DispatchTensor, Int, Tensor},
+    tensor::{DispatchTensor, Tensor},
 };
 use rekindle_plan::Bytes;
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     meter::{MemoryReading, PhaseReading},
-    tensor_tree::{TensorMapper, TensorTree},
+    tensor_tree::{TensorTree, map_alike},
 };
 
 /// Memory after one span of a step's program, and its peak within the span.
@@ -141,25 +141,9 @@ fn whole(phases: &[PhaseReading], begun: Bytes) -> MemoryReading {
 /// Puts values into a template, in order.
 struct Values(std::vec::IntoIter<DispatchTensor>);
 
-impl Values {
-    fn next(&mut self) -> DispatchTensor {
-        match self.0.next() {
-            Some(tensor) => tensor,
-            None => panic!("an activation whose `visit` and `map` name different tensors"),
-        }
+map_alike!(Values, |self, _old| {
+    match self.0.next() {
+        Some(tensor) => Tensor::from_dispatch(tensor),
+        None => panic!("an activation whose `visit` and `map` name different tensors"),
     }
-}
-
-impl TensorMapper for Values {
-    fn float<const D: usize>(&mut self, _tensor: Tensor<D>) -> Tensor<D> {
-        Tensor::from_dispatch(self.next())
-    }
-
-    fn int<const D: usize>(&mut self, _tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        Tensor::from_dispatch(self.next())
-    }
-
-    fn bool<const D: usize>(&mut self, _tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        Tensor::from_dispatch(self.next())
-    }
-}
+});

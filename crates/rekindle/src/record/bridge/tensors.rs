@@ -16,7 +16,7 @@ use crate::{
         error::{FOREIGN, RecordError},
         places::Place,
     },
-    tensor_tree::{TensorMapper, visit_alike},
+    tensor_tree::{map_alike, visit_alike},
 };
 
 pub(super) fn capture_of<const D: usize>(
@@ -185,19 +185,7 @@ impl Inputs<'_> {
     }
 }
 
-impl TensorMapper for Inputs<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.next(&tensor)
-    }
-
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        self.next(&tensor)
-    }
-
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        self.next(&tensor)
-    }
-}
+map_alike!(Inputs<'_>, |self, tensor| { self.next(&tensor) });
 
 /// The ids of recorded tensors.
 pub(super) struct Ids(pub(super) Vec<TensorId>);
