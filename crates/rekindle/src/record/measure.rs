@@ -29,7 +29,6 @@ use burn_ir::OperationIr;
 use super::{
     RecordError,
     bridge::Interpreter,
-    choosing::is_tried,
     host::Host,
     operation::{may_be_view, without_draw},
     options::Planning,
@@ -187,7 +186,7 @@ impl Costs {
             *cost = group.cost(cost, &operation.kind.name, numbers, self.unit);
             // Clean-ups of the pools happen at different points in each step and split fused groups, so kernels for a
             // part may be tried in any step, with separate outputs.
-            if planning.bounds_pools() && is_tried(operation) {
+            if planning.bounds_pools() && operation.kind.is_tried() {
                 cost.temp_bytes = cost.temp_bytes.max(cost.output_bytes);
             }
         }
@@ -203,9 +202,11 @@ impl Costs {
         let [mut one_by_one, mut of_known] = [0.0; 2];
         for (turn, _) in program.turns(recording) {
             if let Turn::Run(run) = turn {
-                match is_known[self.alike.group[run.number] as usize] {
-                    true => of_known += self.of(run.number).seconds,
-                    false => one_by_one += self.of(run.number).seconds,
+                let seconds = self.of(run.number).seconds;
+                if is_known[self.alike.group[run.number] as usize] {
+                    of_known += seconds;
+                } else {
+                    one_by_one += seconds;
                 }
             }
         }

@@ -16,6 +16,7 @@ use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{
     leaf::{Leaf, Placed},
+    places::Place,
     update::Update,
     update_costs::UpdateCosts,
 };
@@ -71,17 +72,14 @@ impl Optimizer for ModuleOptimizer {
 
 /// The parameters of `model` whose state is already in use.
 pub(super) fn with_state<M: Module>(model: &M, optimizer: &impl Optimizer) -> HashSet<ParamId> {
-    struct Find<'a, O>(&'a O, HashSet<ParamId>);
-    impl<O: Optimizer> ModuleVisitor for Find<'_, O> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if self.0.has_state(param.id, &param.lazy_device()) {
-                self.1.insert(param.id);
-            }
-        }
-    }
-    let mut found = Find(optimizer, HashSet::new());
-    model.visit(&mut found);
-    found.1
+    let devices = model.devices();
+    let trained = Place::of(model).into_iter().filter(|place| place.trains);
+    let in_use = |id: &ParamId| {
+        devices
+            .iter()
+            .any(|device| optimizer.has_state(*id, device))
+    };
+    trained.map(|place| place.id).filter(in_use).collect()
 }
 
 /// Measures `optimizer` on the parameters of `model`, which keep their values: the cost of each update, with temporary
