@@ -19,7 +19,7 @@ use burn_ir::{OperationIr, TensorId};
 
 use super::{
     error::{BACKWARD, RecordError},
-    places::{self, Place},
+    places::{self, Parameter, Place},
 };
 use crate::{
     quiet,
@@ -31,10 +31,10 @@ use device::{MARKS, Marks, is_recording, mark, recording_device, start_step};
 pub(super) use interpreter::{Interpreter, interpreter};
 use reads::without_reads;
 pub(super) use taken::Taken;
-use taken::TakenParameter;
 pub(super) use tensors::node;
 use tensors::{
-    Ids, Inputs, ToRecording, WithAutodiff, WithoutAutodiff, id_of, place_of_backward, tracked_of,
+    Ids, Inputs, ToRecording, WithAutodiff, WithoutAutodiff, id_of, place_of_backward,
+    tracked_device, tracked_of,
 };
 
 /// Runs `step` and burn's backward pass of its loss on the recording device, without computing anything. `places` are
@@ -50,27 +50,15 @@ where
     I: TensorTree,
     R: StepResult,
 {
-    let prepare = |_: &Device, map: &mut ToRecording| {
-        // A copy with separate statistics, because recording updates them.
-        (
-            map.replace(places.to_vec(), places::apart(model)),
-            batch.clone(),
-        )
-    };
+    // A copy with separate statistics, because recording updates them.
+    let prepare = |_: &Device| (places.to_vec(), places::apart(model), batch.clone());
     let device = device_of(batch, model);
     let taken = take_with(device.as_ref(), prepare, step)?;
-    let mut pairs = Vec::new();
-    for (number, &(one, _)) in taken.statistics.iter().enumerate() {
-        let others = taken.statistics[number + 1..]
-            .iter()
-            .map(|&(other, _)| other);
-        let alike = others.filter(|&other| places[other].id == places[one].id);
-        pairs.extend(alike.map(|other| (one, other)));
-    }
-    match places::shared_statistics(model, &pairs) {
+    let moved: Vec<usize> = taken.statistics.iter().map(|one| one.0).collect();
+    match places::shared_statistics(model, places, &moved) {
         None => Ok(taken),
-        Some((_, other)) => {
-            let own = taken.parameters.into_iter().find(|own| own.place == other);
+        Some(place) => {
+            let own = taken.parameters.into_iter().find(|own| own.place == place);
             Err(RecordError::SharedStatistics {
                 path: own.map(|own| own.path).unwrap_or_default(),
             })
@@ -88,16 +76,16 @@ where
     I: TensorTree,
     R: StepResult,
 {
-    let prepare = |device: &Device, map: &mut ToRecording| {
+    let prepare = |device: &Device| {
         let (model, batch) = make(device);
-        (map.replace(Place::of(&model), model), batch)
+        (Place::of(&model), model, batch)
     };
     take_with(None, prepare, step)
 }
 
 fn take_with<M, I, R>(
     device: Option<&Device>,
-    prepare: impl FnOnce(&Device, &mut ToRecording) -> (M, I),
+    prepare: impl FnOnce(&Device) -> (Vec<Place>, M, I),
     step: impl Fn(&M, I) -> R,
 ) -> Result<Taken<R::Auxiliary>, RecordError>
 where
@@ -106,8 +94,9 @@ where
     R: StepResult,
 {
     in_scope(device, |device| {
-        let mut map = ToRecording::new(device.clone());
-        let (model, batch) = prepare(&map.tracked_device(), &mut map);
+        let (places, model, batch) = prepare(&tracked_device(device));
+        let mut map = ToRecording::new(device.clone(), places);
+        let model = model.map(&mut map);
         let mut inputs = Inputs {
             device,
             tensors: Vec::new(),
@@ -167,9 +156,9 @@ fn merged<M: Module>(module: &M) -> M {
 }
 
 /// The statistics that have a new value, by place.
-fn moved<M: Module>(model: &M, parameters: &[TakenParameter]) -> Vec<(usize, TensorId)> {
+fn moved<M: Module>(model: &M, parameters: &[Parameter<TensorId>]) -> Vec<(usize, TensorId)> {
     let after = places::tensors(&merged(model));
-    let moved = |parameter: &TakenParameter| {
+    let moved = |parameter: &Parameter<TensorId>| {
         let now = id_of(after.get(parameter.place)?.clone());
         (now != parameter.tensor).then_some((parameter.place, now))
     };

@@ -15,9 +15,9 @@ use super::{
     bridge::Interpreter,
     leaf::{Leaf, Placed, again},
     optimizer::Optimizer,
-    places::replaced,
+    places::{Parameter, replaced},
     rank::of_rank,
-    recording::{Parameter, Recording},
+    recording::Recording,
 };
 use crate::reduce::{ReduceError, Shards, SharedReading};
 

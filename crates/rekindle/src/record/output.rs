@@ -13,10 +13,10 @@ use super::{
     RecordError,
     exchange::ExchangeReading,
     finite,
-    places::put_statistics,
+    places::{Parameter, put_statistics},
     planned::Current,
     rank::of_rank,
-    recording::{Parameter, Recording},
+    recording::Recording,
 };
 use crate::{
     meter::{MemoryReading, PhaseReading},

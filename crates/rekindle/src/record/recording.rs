@@ -9,7 +9,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use burn::{module::ParamId, tensor::TensorData};
+use burn::tensor::TensorData;
 use burn_ir::{OperationIr, TensorId};
 use rekindle_plan::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -19,7 +19,7 @@ use super::{
     bridge::Taken,
     operation::{draws, exchanges_dimensions},
     operations::{Operations, Packing},
-    places::Place,
+    places::{Parameter, Place},
     tensors::{Numbering, Tensors},
     update::Update,
 };
@@ -50,23 +50,6 @@ pub(crate) struct Recording {
     pub(crate) update: Update,
 }
 
-/// A tensor of the module.
-#[derive(Debug, Clone)]
-pub(crate) struct Parameter {
-    /// burn's id, which copies of the module have too.
-    pub(crate) id: ParamId,
-    /// Its first place.
-    pub(super) place: usize,
-    /// Its path in the module: `layers.1.weight`.
-    pub(crate) path: String,
-    /// Its tensor number.
-    pub(crate) tensor: usize,
-    /// Its gradient, if it trains and the loss depends on it.
-    pub(crate) gradient: Option<usize>,
-    /// Whether it requires a gradient.
-    pub(crate) trains: bool,
-}
-
 impl Recording {
     /// Converts a recorded step, drops burn's own data, and returns the auxiliary output.
     pub(super) fn new<A>(taken: Taken<A>, update: Update) -> (Self, A) {
@@ -79,7 +62,7 @@ impl Recording {
             .chain(taken.auxiliary_tensors.iter().copied())
             .chain(taken.statistics.iter().map(|(_, id)| *id))
             .chain([taken.loss]);
-        let needed = needed(
+        let (wanted, read) = needed(
             &taken.operations,
             outputs.collect(),
             &given.collect(),
@@ -95,17 +78,17 @@ impl Recording {
             numbering.add(input.id, &input.shape, input.dtype);
         }
         let constants = taken.constants.into_iter();
-        let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
+        let constants = constants.filter(|(id, _)| read.contains(id));
         let constants: Vec<(TensorId, TensorData)> = constants.collect();
         for (id, data) in &constants {
             numbering.add(*id, data.shape(), data.dtype());
         }
-        let mut packing = Packing::new(needed.operations.iter().filter(|one| **one).count());
+        let mut packing = Packing::new(wanted.iter().filter(|one| **one).count());
         let mut parts = Parts::new(&taken.marks, taken.backward_mark);
         // burn's descriptions are freed on the way: together with the packed ones they would be the peak of a comparison.
         let mut operations = taken.operations;
         operations.reverse();
-        for wanted in needed.operations {
+        for wanted in wanted {
             let Some(operation) = operations.pop() else {
                 break;
             };
@@ -119,12 +102,12 @@ impl Recording {
         }
         let number = |id: TensorId| numbering.number(id);
         let parameters = taken.parameters.into_iter().map(|one| Parameter {
-            id: taken.places[one.place].id,
+            id: one.id,
             place: one.place,
             path: one.path,
             tensor: number(one.tensor),
             gradient: one.gradient.map(number),
-            trains: taken.places[one.place].trains,
+            trains: one.trains,
         });
         let mut parameters: Vec<Parameter> = parameters.collect();
         let places = taken.places.iter().map(|of| {
@@ -395,18 +378,13 @@ impl Recording {
     }
 }
 
-/// The operations and tensors that the outputs need.
-struct Needed {
-    operations: Vec<bool>,
-    tensors: FxHashSet<TensorId>,
-}
-
+/// Which operations the outputs need, and all tensors that they need.
 fn needed(
     operations: &[OperationIr],
     outputs: FxHashSet<TensorId>,
     given: &FxHashSet<TensorId>,
     start: usize,
-) -> Needed {
+) -> (Vec<bool>, FxHashSet<TensorId>) {
     let mut tensors = outputs;
     let mut keep = vec![false; operations.len()];
     for (place, operation) in operations.iter().enumerate().rev() {
@@ -423,10 +401,7 @@ fn needed(
             tensors.extend(operation.inputs().map(|tensor| tensor.id));
         }
     }
-    Needed {
-        operations: keep,
-        tensors,
-    }
+    (keep, tensors)
 }
 
 /// Finds, operation by operation, the stage and the part of the step to which each belongs.

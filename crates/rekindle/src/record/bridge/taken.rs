@@ -6,7 +6,7 @@ use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::backends::Autodiff;
 use burn_ir::{OperationIr, TensorId, TensorIr};
 
-use crate::record::places::Place;
+use crate::record::places::{Parameter, Place};
 
 pub(super) type TrackedBackend = Autodiff<Capture>;
 pub(super) type TrackedFloat = <TrackedBackend as BackendTypes>::FloatTensorPrimitive;
@@ -20,7 +20,7 @@ pub(in crate::record) struct Taken<A> {
     /// The module's places.
     pub(in crate::record) places: Vec<Place>,
     /// All tensors of the module, including running statistics, in the order of their first places.
-    pub(in crate::record) parameters: Vec<TakenParameter>,
+    pub(in crate::record) parameters: Vec<Parameter<TensorId>>,
     /// The batch's tensors.
     pub(in crate::record) inputs: Vec<TensorIr>,
     /// The loss.
@@ -36,15 +36,4 @@ pub(in crate::record) struct Taken<A> {
     pub(in crate::record) start: usize,
     /// Created after the loss, before its backward pass.
     pub(in crate::record) backward_mark: TensorId,
-}
-
-/// A tensor of the module.
-pub(in crate::record) struct TakenParameter {
-    /// Its first place.
-    pub(in crate::record) place: usize,
-    /// Its path in the module: `layers.1.weight`.
-    pub(in crate::record) path: String,
-    pub(in crate::record) tensor: TensorId,
-    /// Its gradient, if it trains and the loss depends on it.
-    pub(in crate::record) gradient: Option<TensorId>,
 }

@@ -1,7 +1,7 @@
 //! A model's and a batch's tensors on the recording device, and their ids there.
 
 use burn::{
-    module::{Module, ModuleMapper, Param},
+    module::{ModuleMapper, Param},
     tensor::{Bool, Device, DispatchTensor, Int, Tensor, kind::Basic},
 };
 use burn_backend::{AutodiffBackend, BackendTypes};
@@ -9,12 +9,12 @@ use burn_capture::CaptureBackend as Capture;
 use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensorKind};
 use burn_ir::{TensorId, TensorIr};
 
-use super::taken::{TakenParameter, TrackedBackend, TrackedFloat};
+use super::taken::{TrackedBackend, TrackedFloat};
 use crate::{
     quiet,
     record::{
         error::{FOREIGN, RecordError},
-        places::Place,
+        places::{Parameter, Place},
     },
     tensor_tree::{map_alike, visit_alike},
 };
@@ -45,6 +45,11 @@ fn any_tracked(device: &Device) -> Tensor<1> {
     Tensor::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(any))
 }
 
+/// The recording device with autodiff, as tensors report it.
+pub(super) fn tracked_device(device: &Device) -> Device {
+    any_tracked(device).device()
+}
+
 /// Where burn panics if a step calls `backward`: it does so in the same words for `inner`.
 pub(super) fn place_of_backward(device: &Device) -> Option<String> {
     let leaf = any_tracked(device).require_grad();
@@ -57,34 +62,23 @@ pub(super) struct ToRecording {
     device: Device,
     path: Vec<String>,
     pub(super) places: Vec<Place>,
-    pub(super) parameters: Vec<TakenParameter>,
+    pub(super) parameters: Vec<Parameter<TensorId>>,
     pub(super) leaves: Vec<(usize, TrackedFloat)>,
     /// The tensors of the places so far.
     made: Vec<DispatchTensor>,
 }
 
 impl ToRecording {
-    pub(super) fn new(device: Device) -> Self {
+    /// For a copy of a module with these places.
+    pub(super) fn new(device: Device, places: Vec<Place>) -> Self {
         Self {
             device,
             path: Vec::new(),
-            places: Vec::new(),
+            made: Vec::with_capacity(places.len()),
+            places,
             parameters: Vec::new(),
             leaves: Vec::new(),
-            made: Vec::new(),
         }
-    }
-
-    /// Replaces the tensors of `model`, a copy of a module with these places.
-    pub(super) fn replace<M: Module>(&mut self, places: Vec<Place>, model: M) -> M {
-        self.made.reserve_exact(places.len());
-        self.places = places;
-        model.map(self)
-    }
-
-    /// The recording device with autodiff, as tensors report it.
-    pub(super) fn tracked_device(&self) -> Device {
-        any_tracked(&self.device).device()
     }
 
     /// The tensor of the next place: that of its first one, or what `make` makes, with its id.
@@ -97,11 +91,13 @@ impl ToRecording {
         let tensor = known.map(Tensor::from_dispatch);
         let tensor = tensor.unwrap_or_else(|| {
             let (made, tensor) = make(self, place);
-            self.parameters.push(TakenParameter {
+            self.parameters.push(Parameter {
+                id: self.places[place].id,
                 place,
                 path: self.path.join("."),
                 tensor,
                 gradient: None,
+                trains: self.places[place].trains,
             });
             made
         });
