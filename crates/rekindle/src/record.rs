@@ -178,7 +178,7 @@ mod update;
 mod update_costs;
 mod ways;
 
-pub(crate) use bridge::{marking, merge_recorded};
+pub(crate) use bridge::{marking, merge_recorded, without_graph};
 pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, estimate, estimate_with};

@@ -32,6 +32,7 @@ pub(super) use interpreter::{Interpreter, interpreter};
 use reads::without_reads;
 pub(super) use taken::Taken;
 pub(super) use tensors::node;
+pub(crate) use tensors::without_graph;
 use tensors::{
     Ids, Inputs, ToRecording, WithAutodiff, WithoutAutodiff, id_of, place_of_backward,
     tracked_device, tracked_of,

@@ -224,17 +224,20 @@ impl ModuleMapper for WithAutodiff {
     }
 }
 
-/// Removes autodiff from recorded tensors. Done by hand, because burn does not support it.
+/// Removes autodiff from tensors.
 pub(super) struct WithoutAutodiff;
 
 impl ModuleMapper for WithoutAutodiff {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(
-            |tensor| match tensor.clone().try_into_primitive::<TrackedBackend>() {
-                Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
-                Err(_) => tensor,
-            },
-        )
+        param.map(without_graph)
+    }
+}
+
+/// The tensor without its graph. For recorded tensors this is done by hand, because burn does not support it.
+pub(crate) fn without_graph<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    match tensor.clone().try_into_primitive::<TrackedBackend>() {
+        Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
+        Err(_) => tensor.without_autodiff(),
     }
 }
 
