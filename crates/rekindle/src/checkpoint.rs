@@ -17,13 +17,14 @@ use burn::{
     backend::{DispatchTensor, TensorMetadata},
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{Device, Gradients, Tensor},
+    tensor::{Gradients, Tensor},
 };
 use thiserror::Error;
 
 use crate::{
     layer::Layer,
     quiet,
+    record::Place,
     seed::StepSeed,
     sequential::Sequential,
     step_result::StepResult,
@@ -84,7 +85,7 @@ pub enum CheckpointError {
 /// use the model's parameters, for a penalty on them. It must not draw random numbers.
 ///
 /// Loss, gradients and running statistics are those of a plain loop that seeds the generator in the same way; on the CPU
-/// backend bit for bit. Layers draw from the generator that [`Device::seed`] seeds, and [`StepSeed::draw`] takes this step's
+/// backend bit for bit. Layers draw from the generator that [`Device::seed`](burn::tensor::Device::seed) seeds, and [`StepSeed::draw`] takes this step's
 /// seed from it. Meanwhile no other thread may draw.
 ///
 /// # Errors
@@ -180,25 +181,10 @@ where
     })
 }
 
-/// Frees the nodes of burn's graph whose results no longer exist. burn creates a node for every operation on a device
-/// with autodiff, recorded or not, and looks for dead nodes only at the end of a backward pass. Call this after forward
-/// passes without a backward pass.
-pub fn free_dead_nodes(device: &Device) {
-    let leaf = Tensor::<1>::zeros([1], &device.clone().autodiff()).require_grad();
-    drop(leaf.backward());
-}
-
 /// Whether any parameter requires a gradient.
 fn trains<L: Module>(layers: &[L]) -> bool {
-    struct Look(bool);
-    impl ModuleVisitor for Look {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0 |= param.val().is_require_grad();
-        }
-    }
-    let mut look = Look(false);
-    layers.iter().for_each(|layer| layer.visit(&mut look));
-    look.0
+    let places = layers.iter().flat_map(Place::of);
+    places.fold(false, |any, place| any | place.trains)
 }
 
 /// The same values without a graph, still on the device with autodiff.

@@ -186,7 +186,7 @@ pub use exchange::{ExchangeReading, Exchanges, NetworkReading};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
 pub use kernels::Kernels;
-pub use leaf::Leaf;
+pub use leaf::{Leaf, free_dead_nodes};
 pub use optimizer::Optimizer;
 #[doc(hidden)]
 pub use options::with_reserve;

@@ -15,12 +15,12 @@ use burn::{
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{
-    leaf::{Leaf, Placed},
+    leaf::{Leaf, Placed, free_dead_nodes},
     places::Place,
     update::Update,
     update_costs::UpdateCosts,
 };
-use crate::{checkpoint::free_dead_nodes, meter::Meter, reduce::Shards};
+use crate::{meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients; measured by [`with_optimizer`](super::Recorded::with_optimizer).
 pub trait Optimizer: 'static {

@@ -12,6 +12,7 @@ use rekindle_plan::{Bytes, Planner, Seconds};
 use super::{
     Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
     autodiff_time, bridge, given,
+    leaf::free_dead_nodes,
     measure::Known,
     measured::MeasuredRecording,
     optimizer,
@@ -25,7 +26,6 @@ use super::{
     ways::{Chosen, Way},
 };
 use crate::{
-    checkpoint::free_dead_nodes,
     meter::{Count, HostMeter, Meter, PoolMeter},
     reduce::{Reducer, Shards},
     size::{Budget, Size},
