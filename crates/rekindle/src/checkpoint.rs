@@ -85,8 +85,8 @@ pub enum CheckpointError {
 /// use the model's parameters, for a penalty on them. It must not draw random numbers.
 ///
 /// Loss, gradients and running statistics are those of a plain loop that seeds the generator in the same way; on the CPU
-/// backend bit for bit. Layers draw from the generator that [`Device::seed`](burn::tensor::Device::seed) seeds, and [`StepSeed::draw`] takes this step's
-/// seed from it. Meanwhile no other thread may draw.
+/// backend bit for bit. Layers draw from the generator that [`Device::seed`](burn::tensor::Device::seed) seeds, and
+/// [`StepSeed::draw`] takes this step's seed from it. Meanwhile no other thread may draw.
 ///
 /// # Errors
 ///

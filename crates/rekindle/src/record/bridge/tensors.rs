@@ -81,21 +81,21 @@ impl ToRecording {
         }
     }
 
-    /// The tensor of the next place: that of its first one, or what `make` makes, with its id.
+    /// The tensor of the next place: that of its first one, or what `make` makes.
     fn next<const D: usize, K: Basic>(
         &mut self,
-        make: impl FnOnce(&mut Self, usize) -> (Tensor<D, K>, TensorId),
+        make: impl FnOnce(&mut Self, usize) -> Tensor<D, K>,
     ) -> Tensor<D, K> {
         let place = self.made.len();
         let known = self.made.get(self.places[place].first).cloned();
         let tensor = known.map(Tensor::from_dispatch);
         let tensor = tensor.unwrap_or_else(|| {
-            let (made, tensor) = make(self, place);
+            let made = make(self, place);
             self.parameters.push(Parameter {
                 id: self.places[place].id,
                 place,
                 path: self.path.join("."),
-                tensor,
+                tensor: id_of(made.clone().into_dispatch()),
                 gradient: None,
                 trains: self.places[place].trains,
             });
@@ -119,8 +119,7 @@ impl ModuleMapper for ToRecording {
         let (shape, dtype) = (param.shape(), param.dtype());
         let recorded = self.next(|map, place| {
             let plain = capture_of(Tensor::<D>::empty(shape, (&map.device, dtype)));
-            let id = plain.id();
-            let tensor = if map.places[place].trains {
+            if map.places[place].trains {
                 let leaf = TrackedBackend::from_inner(plain).require_grad();
                 map.leaves.push((map.parameters.len(), leaf.clone()));
                 Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
@@ -128,8 +127,7 @@ impl ModuleMapper for ToRecording {
                 // Without autodiff: `forward` moves running statistics to the input's device, which burn does not
                 // support for recorded tensors with autodiff.
                 Tensor::<D>::from_primitive::<Capture>(plain)
-            };
-            (tensor, id)
+            }
         });
         param.map(|_| recorded)
     }
@@ -146,24 +144,20 @@ impl ModuleMapper for ToRecording {
     }
 }
 
-/// An empty tensor of the same shape and type on the recording device, a float with autodiff, and its id.
-fn recorded<const D: usize, K: Basic>(
-    device: &Device,
-    like: &Tensor<D, K>,
-) -> (Tensor<D, K>, TensorId) {
+/// An empty tensor of the same shape and type on the recording device, a float with autodiff.
+fn recorded<const D: usize, K: Basic>(device: &Device, like: &Tensor<D, K>) -> Tensor<D, K> {
     let empty = Tensor::<D, K>::empty(like.shape(), (device, like.dtype())).into_dispatch();
     let plain = <DispatchTensor as DispatchKindConversion<Capture>>::try_into_backend(empty);
-    let (id, tensor): (_, BackendTensor<TrackedBackend>) = match plain {
+    let tensor: BackendTensor<TrackedBackend> = match plain {
         Ok(BackendTensor::Float(tensor)) => {
-            let id = tensor.id();
-            (id, BackendTensor::Float(TrackedBackend::from_inner(tensor)))
+            BackendTensor::Float(TrackedBackend::from_inner(tensor))
         }
-        Ok(BackendTensor::Int(tensor)) => (tensor.id(), BackendTensor::Int(tensor)),
-        Ok(BackendTensor::Bool(tensor)) => (tensor.id(), BackendTensor::Bool(tensor)),
+        Ok(BackendTensor::Int(tensor)) => BackendTensor::Int(tensor),
+        Ok(BackendTensor::Bool(tensor)) => BackendTensor::Bool(tensor),
         Ok(_) | Err(_) => panic!("{FOREIGN}"),
     };
     let tensor = <DispatchTensor as DispatchKindConversion<TrackedBackend>>::from_backend(tensor);
-    (Tensor::from_dispatch(tensor), id)
+    Tensor::from_dispatch(tensor)
 }
 
 /// Replaces a batch's tensors by tensors on the recording device.
@@ -174,7 +168,8 @@ pub(super) struct Inputs<'a> {
 
 impl Inputs<'_> {
     fn next<const D: usize, K: Basic>(&mut self, like: &Tensor<D, K>) -> Tensor<D, K> {
-        let (tensor, id) = recorded(self.device, like);
+        let tensor = recorded(self.device, like);
+        let id = id_of(tensor.clone().into_dispatch());
         self.tensors
             .push(TensorIr::uninit(id, like.shape(), like.dtype()));
         tensor
