@@ -101,11 +101,16 @@ impl Done {
                 moved.filter_map(|(place, tensor)| Some((*place, self.tensors.remove(tensor)?)));
             drop(put_statistics(model.clone(), &moved.collect()));
         }
+        let begun = MemoryReading {
+            peak_in_use_bytes: current.begun,
+            ..MemoryReading::default()
+        };
+        let memories = self.phases.iter().map(|phase| phase.memory);
         Ok(Output {
             loss: Tensor::from_dispatch(self.loss),
             auxiliary,
             gradients,
-            memory: whole(&self.phases, current.begun),
+            memory: memories.fold(begun, |before, now| now.after(before)),
             phases: self.phases,
             spans: self.spans,
             predicted_peak: current.predicted_peak,
@@ -119,22 +124,6 @@ impl Done {
     ) -> impl Iterator<Item = (&'a Parameter, &'a DispatchTensor)> {
         let parameters = recording.parameters.iter();
         parameters.filter_map(|one| Some((one, self.tensors.get(&one.gradient?)?)))
-    }
-}
-
-/// Memory at the end of the last phase, and its peaks over all phases and what was before them, whose peak is `begun`.
-fn whole(phases: &[PhaseReading], begun: Bytes) -> MemoryReading {
-    let last = phases.last();
-    let last = last.map(|phase| phase.memory).unwrap_or_default();
-    let memories = || phases.iter().map(|phase| phase.memory);
-    MemoryReading {
-        peak_in_use_bytes: memories()
-            .map(|memory| memory.peak_in_use_bytes)
-            .fold(begun, Bytes::max),
-        peak_reserved_bytes: memories()
-            .filter_map(|memory| memory.peak_reserved_bytes)
-            .max(),
-        ..last
     }
 }
 
