@@ -9,7 +9,6 @@
 mod device;
 mod interpreter;
 mod reads;
-mod taken;
 mod tensors;
 
 use std::sync::PoisonError;
@@ -20,6 +19,8 @@ use burn_ir::{OperationIr, TensorId};
 use super::{
     error::{BACKWARD, RecordError},
     places::{self, Parameter, Place},
+    recording::{Recording, Taken},
+    update::Update,
 };
 use crate::{
     quiet,
@@ -30,7 +31,6 @@ pub(crate) use device::marking;
 use device::{MARKS, Marks, is_recording, mark, recording_device, start_step};
 pub(super) use interpreter::{Interpreter, interpreter};
 use reads::without_reads;
-pub(super) use taken::Taken;
 pub(super) use tensors::node;
 pub(crate) use tensors::without_graph;
 use tensors::{
@@ -39,13 +39,14 @@ use tensors::{
 };
 
 /// Runs `step` and burn's backward pass of its loss on the recording device, without computing anything. `places` are
-/// the model's.
+/// the model's. Returns what was recorded, and the auxiliary output.
 pub(super) fn take<M, I, R>(
     model: &M,
     places: &[Place],
     batch: &I,
     step: impl Fn(&M, I) -> R,
-) -> Result<Taken<R::Auxiliary>, RecordError>
+    update: Update,
+) -> Result<(Recording, R::Auxiliary), RecordError>
 where
     M: Module,
     I: TensorTree,
@@ -57,7 +58,7 @@ where
     let taken = take_with(device.as_ref(), prepare, step)?;
     let moved: Vec<usize> = taken.statistics.iter().map(|one| one.0).collect();
     match places::shared_statistics(model, places, &moved) {
-        None => Ok(taken),
+        None => Ok(Recording::new(taken, update)),
         Some(place) => {
             let own = taken.parameters.into_iter().find(|own| own.place == place);
             Err(RecordError::SharedStatistics {
@@ -71,7 +72,8 @@ where
 pub(super) fn take_made<M, I, R>(
     make: impl FnOnce(&Device) -> (M, I),
     step: impl Fn(&M, I) -> R,
-) -> Result<Taken<R::Auxiliary>, RecordError>
+    update: Update,
+) -> Result<(Recording, R::Auxiliary), RecordError>
 where
     M: Module,
     I: TensorTree,
@@ -81,7 +83,7 @@ where
         let (model, batch) = make(device);
         (Place::of(&model), model, batch)
     };
-    take_with(None, prepare, step)
+    Ok(Recording::new(take_with(None, prepare, step)?, update))
 }
 
 fn take_with<M, I, R>(

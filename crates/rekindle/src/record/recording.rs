@@ -10,13 +10,12 @@ use std::{
 };
 
 use burn::tensor::TensorData;
-use burn_ir::{OperationIr, TensorId};
+use burn_ir::{OperationIr, TensorId, TensorIr};
 use rekindle_plan::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     RecordError,
-    bridge::Taken,
     operation::{draws, exchanges_dimensions},
     operations::{Operations, Packing},
     places::{Parameter, Place},
@@ -48,6 +47,33 @@ pub(crate) struct Recording {
     pub(crate) statistics: Vec<(usize, usize)>,
     /// When parameters are updated.
     pub(crate) update: Update,
+}
+
+/// The result of running a step on the recording device, with burn's tensor ids, which count through the process.
+pub(super) struct Taken<A> {
+    /// Forward, loss and burn's backward, in burn's order.
+    pub(super) operations: Vec<OperationIr>,
+    /// Tensors created from host data.
+    pub(super) constants: Vec<(TensorId, TensorData)>,
+    /// The module's places.
+    pub(super) places: Vec<Place>,
+    /// All tensors of the module, including running statistics, in the order of their first places.
+    pub(super) parameters: Vec<Parameter<TensorId>>,
+    /// The batch's tensors.
+    pub(super) inputs: Vec<TensorIr>,
+    /// The loss.
+    pub(super) loss: TensorId,
+    /// The auxiliary output, on the recording device, and its tensors.
+    pub(super) auxiliary: A,
+    pub(super) auxiliary_tensors: Vec<TensorId>,
+    /// New values of running statistics, by place.
+    pub(super) statistics: Vec<(usize, TensorId)>,
+    /// Tensors created by the marks of stages: the position of their operation is the position of the mark.
+    pub(super) marks: Vec<TensorId>,
+    /// Number of operations that made the model and the batch, before the step.
+    pub(super) start: usize,
+    /// Created after the loss, before its backward pass.
+    pub(super) backward_mark: TensorId,
 }
 
 impl Recording {

@@ -6,10 +6,11 @@ use burn::{
 };
 use burn_backend::{AutodiffBackend, BackendTypes};
 use burn_capture::CaptureBackend as Capture;
-use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensorKind};
+use burn_dispatch::{
+    BackendTensor, DispatchKindConversion, DispatchTensorKind, backends::Autodiff,
+};
 use burn_ir::{TensorId, TensorIr};
 
-use super::taken::{TrackedBackend, TrackedFloat};
 use crate::{
     quiet,
     record::{
@@ -18,6 +19,9 @@ use crate::{
     },
     tensor_tree::{map_alike, visit_alike},
 };
+
+type TrackedBackend = Autodiff<Capture>;
+type TrackedFloat = <TrackedBackend as BackendTypes>::FloatTensorPrimitive;
 
 pub(super) fn capture_of<const D: usize>(
     tensor: Tensor<D>,
