@@ -19,7 +19,7 @@ use burn_ir::{OperationIr, TensorId};
 use super::{
     error::{BACKWARD, RecordError},
     places::{self, Parameter, Place},
-    recording::{Recording, Taken},
+    recording::{Captured, Recording},
     update::Update,
 };
 use crate::{
@@ -90,7 +90,7 @@ fn take_with<M, I, R>(
     device: Option<&Device>,
     prepare: impl FnOnce(&Device) -> (Vec<Place>, M, I),
     step: impl Fn(&M, I) -> R,
-) -> Result<Taken<R::Auxiliary>, RecordError>
+) -> Result<Captured<R::Auxiliary>, RecordError>
 where
     M: Module,
     I: TensorTree,
@@ -126,7 +126,7 @@ where
         } else {
             moved(&model, &map.parameters)
         };
-        Ok(Taken {
+        Ok(Captured {
             operations: Vec::new(),
             constants: Vec::new(),
             places: map.places,
@@ -171,8 +171,8 @@ fn moved<M: Module>(model: &M, parameters: &[Parameter<TensorId>]) -> Vec<(usize
 /// Runs `step` on the recording device, and completes its result with what was recorded.
 fn in_scope<A>(
     device: Option<&Device>,
-    step: impl FnOnce(&Device) -> Result<Taken<A>, RecordError>,
-) -> Result<Taken<A>, RecordError> {
+    step: impl FnOnce(&Device) -> Result<Captured<A>, RecordError>,
+) -> Result<Captured<A>, RecordError> {
     if is_recording() {
         return Err(RecordError::Nested);
     }
@@ -202,7 +202,7 @@ fn in_scope<A>(
     let start = operations.iter().position(starts);
     let start = start.unwrap_or(operations.len());
     let taken = ran.map_err(|panic| RecordError::of_panic(&panic, &operations[start..]))?;
-    Ok(Taken {
+    Ok(Captured {
         constants: graph.values.into_iter().collect(),
         marks: marks.made,
         start,

@@ -50,7 +50,7 @@ pub(crate) struct Recording {
 }
 
 /// The result of running a step on the recording device, with burn's tensor ids, which count through the process.
-pub(super) struct Taken<A> {
+pub(super) struct Captured<A> {
     /// Forward, loss and burn's backward, in burn's order.
     pub(super) operations: Vec<OperationIr>,
     /// Tensors created from host data.
@@ -78,7 +78,7 @@ pub(super) struct Taken<A> {
 
 impl Recording {
     /// Converts a recorded step, drops burn's own data, and returns the auxiliary output.
-    pub(super) fn new<A>(taken: Taken<A>, update: Update) -> (Self, A) {
+    pub(super) fn new<A>(taken: Captured<A>, update: Update) -> (Self, A) {
         let given = taken.parameters.iter().map(|parameter| parameter.tensor);
         let given = given
             .chain(taken.inputs.iter().map(|input| input.id))
