@@ -115,7 +115,7 @@ impl Costs {
                 if measures && !is_known[number] && has_room(takes(false))? {
                     // With inputs kept, the increase of bytes in use is the outputs.
                     let mut keeping = || {
-                        let operation = without_draw(run.keeping_inputs());
+                        let operation = without_draw(run.recorded.filled(|_| false));
                         let reading = planning.measure(interpreter.as_mut(), operation);
                         for output in run.recorded.outputs() {
                             let output = recording.tensors.last_read(output);
