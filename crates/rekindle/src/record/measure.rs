@@ -221,15 +221,12 @@ impl Costs {
 
     /// Sets the costs that are known, and returns which groups' are.
     fn set_known(&mut self, known: &Known) -> Vec<bool> {
-        let groups = self.alike.keys.iter().zip(&mut self.costs);
-        let is_known = groups.map(|(key, cost)| {
-            let measured = known.costs.get(key);
-            if let Some(measured) = measured {
+        for (key, cost) in self.alike.keys.iter().zip(&mut self.costs) {
+            if let Some(measured) = known.costs.get(key) {
                 cost.clone_from(measured);
             }
-            measured.is_some()
-        });
-        let is_known: Vec<bool> = is_known.collect();
+        }
+        let is_known: Vec<bool> = self.costs.iter().map(|cost| cost.measured).collect();
         if !is_known.contains(&false) {
             self.scratch_bytes = known.scratch_bytes;
         }
