@@ -129,14 +129,7 @@ where
         boundaries.push(detached(output));
     }
 
-    let leaf_of = |number: usize, boundary: A| {
-        if number > frozen {
-            leaf(boundary)
-        } else {
-            boundary
-        }
-    };
-    let boundary = leaf_of(first.len(), boundaries.remove(first.len()));
+    let boundary = leaf(boundaries.remove(first.len()), first.len() > frozen);
     let output = run(first.len(), last, boundary.clone());
     let (loss, auxiliary) = loss(output).split();
     let [elements] = loss.dims();
@@ -160,7 +153,7 @@ where
         };
         let copies = first[number].iter().map(|layer| layer.valid().train());
         let copies: Vec<L> = copies.collect();
-        let boundary = leaf_of(number, boundary);
+        let boundary = leaf(boundary, number > frozen);
         let output = run(number, &copies, boundary.clone());
         let (root, fits) = rooted(output, gradient);
         upstream = root.map(|root| backward(root, &copies, &boundary, &mut gradients));
@@ -194,15 +187,15 @@ fn detached<A: TensorTree>(activation: A) -> A {
     activation.map(&mut Detach)
 }
 
-/// The same values as the start of a graph.
-fn leaf<A: TensorTree>(activation: A) -> A {
-    struct Leaf;
+/// The same values, as the start of a graph if their gradients are needed.
+fn leaf<A: TensorTree>(boundary: A, needed: bool) -> A {
+    struct Leaf(bool);
     impl TensorMapper for Leaf {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.require_grad()
+            tensor.set_require_grad(self.0)
         }
     }
-    activation.map(&mut Leaf)
+    boundary.map(&mut Leaf(needed))
 }
 
 /// Runs a backward pass. Adds the gradients of the module's parameters to those already collected, and returns the
