@@ -87,10 +87,8 @@ pub(crate) fn allows(asked: usize) -> bool {
 /// The bytes of the used reserve.
 #[cold]
 fn given() -> usize {
-    match BLOCK.load(Relaxed).is_null() {
-        true => SIZE.load(Relaxed),
-        false => 0,
-    }
+    let used = BLOCK.load(Relaxed).is_null();
+    if used { SIZE.load(Relaxed) } else { 0 }
 }
 
 /// Frees the reserve for a failed allocation. Returns whether to try again.

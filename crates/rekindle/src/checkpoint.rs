@@ -17,17 +17,18 @@ use burn::{
     backend::{DispatchTensor, TensorMetadata},
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
-    tensor::{Bool, Device, Gradients, Int, Tensor, kind::Autodiff},
+    tensor::{Gradients, Tensor},
 };
 use thiserror::Error;
 
 use crate::{
     layer::Layer,
     quiet,
+    record::Place,
     seed::StepSeed,
     sequential::Sequential,
     step_result::StepResult,
-    tensor_tree::{TensorMapper, TensorTree, TensorVisitor, device_of},
+    tensor_tree::{TensorMapper, TensorTree, TensorVisitor, device_of, map_alike},
 };
 
 /// What a step gives.
@@ -84,8 +85,8 @@ pub enum CheckpointError {
 /// use the model's parameters, for a penalty on them. It must not draw random numbers.
 ///
 /// Loss, gradients and running statistics are those of a plain loop that seeds the generator in the same way; on the CPU
-/// backend bit for bit. Layers draw from the generator that [`Device::seed`] seeds, and [`StepSeed::draw`] takes this step's
-/// seed from it. Meanwhile no other thread may draw.
+/// backend bit for bit. Layers draw from the generator that [`Device::seed`](burn::tensor::Device::seed) seeds, and
+/// [`StepSeed::draw`] takes this step's seed from it. Meanwhile no other thread may draw.
 ///
 /// # Errors
 ///
@@ -107,12 +108,11 @@ where
         let layers = layers.len();
         return Err(CheckpointError::Segments { segments, layers });
     }
-    let device = device_of(&input, &layers[0]);
-    let seed = device.as_ref().map(StepSeed::draw);
-    let reseed = |seed_of: &dyn Fn(StepSeed) -> u64| {
-        if let Some((device, seed)) = device.as_ref().zip(seed) {
-            device.seed(seed_of(seed));
-        }
+    let device = device_of(&input, model).unwrap_or_default();
+    let seed = StepSeed::draw(&device);
+    let run = |number: usize, layers: &[L], input: A| {
+        device.seed(seed.segment(number));
+        layers.iter().fold(input, |x, layer| layer.forward(x))
     };
     let equal = layers.len() / segments;
     let (first, last) = layers.split_at(equal * (segments - 1));
@@ -123,24 +123,14 @@ where
 
     let mut boundaries = vec![detached(input)];
     for (number, segment) in first.iter().enumerate() {
-        reseed(&|seed| seed.segment(number));
-        let input = boundaries[number].clone();
-        let output = segment
-            .iter()
-            .fold(input, |x, layer| layer.clone().no_grad().forward(x));
+        let untracked = segment.iter().map(|layer| layer.clone().no_grad());
+        let untracked: Vec<L> = untracked.collect();
+        let output = run(number, &untracked, boundaries[number].clone());
         boundaries.push(detached(output));
     }
 
-    let leaf_of = |number: usize, boundary| match number > frozen {
-        true => leaf(boundary),
-        false => boundary,
-    };
-    let mut gradients = GradientsParams::new();
-    let boundary = leaf_of(first.len(), boundaries.remove(first.len()));
-    reseed(&|seed| seed.segment(first.len()));
-    let output = last
-        .iter()
-        .fold(boundary.clone(), |x, layer| layer.forward(x));
+    let boundary = leaf(boundaries.remove(first.len()), first.len() > frozen);
+    let output = run(first.len(), last, boundary.clone());
     let (loss, auxiliary) = loss(output).split();
     let [elements] = loss.dims();
     if elements != 1 {
@@ -152,37 +142,28 @@ where
     }
     let auxiliary = detached(auxiliary);
     let value = loss.clone().inner();
-    let mut upstream = None;
-    if loss.is_tracked() {
-        let mut passed = loss.backward();
-        // The loss may contain a penalty on any parameter.
-        collect(model, &mut passed, &mut gradients);
-        upstream = Some(taken(&boundary, &mut passed));
-    }
-    for (number, (segment, boundary)) in first.iter().zip(boundaries).enumerate().skip(frozen).rev()
-    {
+    let mut gradients = GradientsParams::new();
+    // The loss may contain a penalty on any parameter, so the whole model is asked.
+    let mut upstream = loss
+        .is_tracked()
+        .then(|| backward(loss, model, &boundary, &mut gradients));
+    for (number, boundary) in boundaries.into_iter().enumerate().skip(frozen).rev() {
         let Some(gradient) = upstream.take() else {
             break;
         };
-        let boundary = leaf_of(number, boundary);
-        reseed(&|seed| seed.segment(number));
-        let copies: Vec<L> = segment.iter().map(|layer| layer.valid().train()).collect();
-        let output = copies
-            .iter()
-            .fold(boundary.clone(), |x, layer| layer.forward(x));
+        let copies = first[number].iter().map(|layer| layer.valid().train());
+        let copies: Vec<L> = copies.collect();
+        let boundary = leaf(boundary, number > frozen);
+        let output = run(number, &copies, boundary.clone());
         let (root, fits) = rooted(output, gradient);
-        if let Some(root) = root {
-            let mut passed = root.backward();
-            collect(&copies, &mut passed, &mut gradients);
-            upstream = Some(taken(&boundary, &mut passed));
-        }
+        upstream = root.map(|root| backward(root, &copies, &boundary, &mut gradients));
         if !fits {
             return Err(CheckpointError::OtherShapes { segment: number });
         }
     }
-    reseed(&|seed| seed.after());
+    device.seed(seed.after());
     // A kernel is refused when the device gets to it. Other errors are reported when values are read.
-    let _ = device.as_ref().map(Device::sync);
+    let _ = device.sync();
     if let Some(refusal) = quiet::take_refusal() {
         return Err(CheckpointError::Refused { refusal });
     }
@@ -193,72 +174,69 @@ where
     })
 }
 
-/// Frees the nodes of burn's graph whose results no longer exist. burn creates a node for every operation on a device
-/// with autodiff, recorded or not, and looks for dead nodes only at the end of a backward pass. Call this after forward
-/// passes without a backward pass.
-pub fn free_dead_nodes(device: &Device) {
-    let leaf = Tensor::<1>::zeros([1], &device.clone().autodiff()).require_grad();
-    drop(leaf.backward());
-}
-
 /// Whether any parameter requires a gradient.
 fn trains<L: Module>(layers: &[L]) -> bool {
-    struct Look(bool);
-    impl ModuleVisitor for Look {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0 |= param.val().is_require_grad();
-        }
-    }
-    let mut look = Look(false);
-    layers.iter().for_each(|layer| layer.visit(&mut look));
-    look.0
+    let places = layers.iter().flat_map(Place::of);
+    places.fold(false, |any, place| any | place.trains)
 }
 
 /// The same values without a graph, still on the device with autodiff.
 fn detached<A: TensorTree>(activation: A) -> A {
-    fn without_graph<const D: usize, K: Autodiff>(tensor: Tensor<D, K>) -> Tensor<D, K> {
-        tensor.inner().autodiff()
-    }
     struct Detach;
-    impl TensorMapper for Detach {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            without_graph(tensor)
-        }
-
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            without_graph(tensor)
-        }
-
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            without_graph(tensor)
-        }
-    }
+    map_alike!(Detach, |self, tensor| { tensor.inner().autodiff() });
     activation.map(&mut Detach)
 }
 
-/// The same values as the start of a graph.
-fn leaf<A: TensorTree>(activation: A) -> A {
-    struct Leaf;
+/// The same values, as the start of a graph if their gradients are needed.
+fn leaf<A: TensorTree>(boundary: A, needed: bool) -> A {
+    struct Leaf(bool);
     impl TensorMapper for Leaf {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.require_grad()
+            tensor.set_require_grad(self.0)
         }
     }
-    activation.map(&mut Leaf)
+    boundary.map(&mut Leaf(needed))
 }
 
-/// The gradients of a boundary's float tensors, in visiting order; `None` where the loss does not depend on a tensor.
-fn taken<A: TensorTree>(boundary: &A, passed: &mut Gradients) -> Vec<Option<DispatchTensor>> {
-    struct Take<'a>(&'a mut Gradients, Vec<Option<DispatchTensor>>);
-    impl TensorVisitor for Take<'_> {
-        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
-            let gradient = tensor.grad_remove(self.0);
-            self.1.push(gradient.map(Tensor::into_dispatch));
+/// Runs a backward pass. Adds the gradients of the module's parameters to those already collected, and returns the
+/// gradients of the boundary's float tensors, in visiting order; `None` where the root does not depend on a tensor.
+fn backward<M: Module, A: TensorTree>(
+    root: Tensor<1>,
+    module: &M,
+    boundary: &A,
+    collected: &mut GradientsParams,
+) -> Vec<Option<DispatchTensor>> {
+    struct Take<'a> {
+        passed: Gradients,
+        parameters: &'a mut GradientsParams,
+        boundary: Vec<Option<DispatchTensor>>,
+    }
+    impl ModuleVisitor for Take<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let Some(gradient) = param.val().grad_remove(&mut self.passed) else {
+                return;
+            };
+            let sum = match self.parameters.remove::<D>(param.id) {
+                None => gradient,
+                Some(earlier) => earlier + gradient,
+            };
+            self.parameters.register::<D>(param.id, sum);
         }
     }
-    let mut take = Take(passed, Vec::new());
+    impl TensorVisitor for Take<'_> {
+        fn float<const D: usize>(&mut self, tensor: &Tensor<D>) {
+            let gradient = tensor.grad_remove(&mut self.passed);
+            self.boundary.push(gradient.map(Tensor::into_dispatch));
+        }
+    }
+    let mut take = Take {
+        passed: root.backward(),
+        parameters: collected,
+        boundary: Vec::new(),
+    };
+    module.visit(&mut take);
     boundary.visit(&mut take);
-    take.1
+    take.boundary
 }
 
 /// A scalar whose backward pass gives `output` these gradients, the sum of their products, if any can flow; and whether the
@@ -279,12 +257,12 @@ fn rooted<A: TensorTree>(
             let Some(gradient) = gradient.flatten().filter(|_| tensor.is_tracked()) else {
                 return;
             };
-            let part = match gradient.shape() == tensor.shape() {
-                true => tensor.clone() * Tensor::from_dispatch(gradient).autodiff(),
-                false => {
-                    self.fits = false;
-                    tensor.clone()
-                }
+            let fits = gradient.shape() == tensor.shape();
+            self.fits &= fits;
+            let part = if fits {
+                tensor.clone() * Tensor::from_dispatch(gradient).autodiff()
+            } else {
+                tensor.clone()
             };
             self.root = Some(match self.root.take() {
                 None => part.sum(),
@@ -299,23 +277,4 @@ fn rooted<A: TensorTree>(
     };
     output.visit(&mut root);
     (root.root, root.fits && root.gradient.next().is_none())
-}
-
-/// Moves the gradients of a module's parameters out of the result of a backward pass and adds them to those already
-/// collected.
-fn collect<M: Module>(module: &M, passed: &mut Gradients, collected: &mut GradientsParams) {
-    struct Collect<'a>(&'a mut Gradients, &'a mut GradientsParams);
-    impl ModuleVisitor for Collect<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let Some(gradient) = param.val().grad_remove(self.0) else {
-                return;
-            };
-            let sum = match self.1.remove::<D>(param.id) {
-                None => gradient,
-                Some(earlier) => earlier + gradient,
-            };
-            self.1.register::<D>(param.id, sum);
-        }
-    }
-    module.visit(&mut Collect(passed, collected));
 }

@@ -23,10 +23,7 @@ use std::ops::Add;
 
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, module::linear};
 
-use crate::{
-    Dtype,
-    known_gradient::{with_gradient, without_graph},
-};
+use crate::{Dtype, known_gradient::with_gradient, record::without_graph};
 
 /// Cross entropy with the projection onto the vocabulary inside, in chunks of tokens: the logits never exist whole.
 ///
@@ -111,14 +108,13 @@ impl ChunkedCrossEntropy {
     ) -> (Tensor<1>, Option<Tensor<1, Int>>) {
         let [tokens, width] = hidden.dims();
         let targets = targets.inner();
-        let (rows, by_hidden) = without_graph(hidden.clone());
-        let (matrix, by_weight) = without_graph(weight.clone());
-        let shift = bias.clone().map(without_graph);
-        let by_bias = matches!(shift, Some((_, true)));
+        let rows = without_graph(hidden.clone());
+        let by_hidden = hidden.is_tracked();
+        let by_bias = bias.as_ref().is_some_and(Tensor::is_tracked);
         let chunks = Chunks {
-            weight: matrix,
-            bias: shift.map(|(bias, _)| bias),
-            wanted: [by_hidden, by_weight, by_bias],
+            weight: without_graph(weight.clone()),
+            bias: bias.clone().map(without_graph),
+            wanted: [by_hidden, weight.is_tracked(), by_bias],
             count,
         };
         let mut sums = Sums::default();

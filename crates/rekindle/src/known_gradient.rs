@@ -11,8 +11,8 @@ use burn::backend::Cube;
 use burn::backend::Flex;
 use burn::{
     backend::{
-        Autodiff, Backend, BackendTensor, Capture, Dispatch, DispatchKindConversion,
-        DispatchTensor, DispatchTensorKind, TensorMetadata, backend_extension, tensor::FloatTensor,
+        Autodiff, Backend, Capture, Dispatch, TensorMetadata, backend_extension,
+        tensor::FloatTensor,
     },
     tensor::{Shape, Tensor},
 };
@@ -37,32 +37,6 @@ pub(crate) fn with_gradient<const D: usize>(
         input.into_dispatch(),
         gradient.into_dispatch(),
     ))
-}
-
-/// The tensor without its graph, like [`Tensor::inner`], which burn does not support for recorded tensors; and whether
-/// a backward pass reaches it.
-pub(crate) fn without_graph<const D: usize>(tensor: Tensor<D>) -> (Tensor<D>, bool) {
-    let tracked = tensor.is_tracked();
-    let tensor = tensor.into_dispatch();
-    let DispatchTensorKind::Autodiff(inner) = tensor.kind else {
-        return (Tensor::from_dispatch(tensor), false);
-    };
-    let value = match *inner {
-        DispatchTensorKind::Capture(BackendTensor::Autodiff(recorded)) => {
-            let value = BackendTensor::Float(recorded.into_primitive());
-            let value = <DispatchTensor as DispatchKindConversion<Capture>>::from_backend(value);
-            Tensor::from_dispatch(value)
-        }
-        other => {
-            let kind = DispatchTensorKind::Autodiff(Box::new(other));
-            let other = DispatchTensor {
-                kind,
-                autodiff: tensor.autodiff,
-            };
-            Tensor::<D>::from_dispatch(other).inner()
-        }
-    };
-    (value, tracked)
 }
 
 /// The operation for each backend. Without autodiff there is no graph to add it to, and nothing to record.

@@ -49,12 +49,6 @@ use crate::{
     tensor_tree::TensorTree,
 };
 
-/// The return value of a train step: split when the step is recorded, and rebuilt from the output of a run.
-pub trait Item: StepResult {
-    /// Builds the item from these tensors.
-    fn join(loss: Tensor<1>, auxiliary: Self::Auxiliary) -> Self;
-}
-
 /// Runs `step` as a recorded step that `plan` plans at the first call. See
 /// [`run_recorded`], also for the requirements on `step`.
 ///
@@ -70,7 +64,7 @@ pub fn train_output<M, I, R, F>(
 where
     M: Module + 'static,
     I: TensorTree,
-    R: Item + 'static,
+    R: StepResult + 'static,
     F: Fn(&M, I) -> R + 'static,
 {
     match run_recorded(model, batch, step, plan) {
@@ -91,9 +85,7 @@ macro_rules! item {
             fn split(self) -> (Tensor<1>, Self::Auxiliary) {
                 (self.loss, ($(self.$field,)*))
             }
-        }
 
-        impl Item for $item {
             fn join(loss: Tensor<1>, ($($field,)*): Self::Auxiliary) -> Self {
                 Self { loss, $($field),* }
             }

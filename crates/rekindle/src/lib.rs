@@ -51,12 +51,12 @@ mod step_result;
 pub mod tensor_tree;
 pub mod tied;
 
-pub use checkpoint::{checkpoint_sequential, free_dead_nodes};
+pub use checkpoint::checkpoint_sequential;
 pub use cross_entropy::ChunkedCrossEntropy;
 pub use dtype::Dtype;
 pub use layer::Layer;
 pub use master_weights::MasterWeights;
-pub use record::{estimate, record};
+pub use record::{estimate, free_dead_nodes, record};
 #[cfg(feature = "mpi")]
 pub use reduce::mpi;
 pub use reduce::{Sharded, synchronised_batch_norm};

@@ -178,7 +178,7 @@ mod update;
 mod update_costs;
 mod ways;
 
-pub(crate) use bridge::{marking, merge_recorded};
+pub(crate) use bridge::{marking, merge_recorded, without_graph};
 pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, estimate, estimate_with};
@@ -186,7 +186,7 @@ pub use exchange::{ExchangeReading, Exchanges, TimedExchange};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
 pub use kernels::Kernels;
-pub use leaf::Leaf;
+pub use leaf::{Leaf, free_dead_nodes};
 pub use optimizer::Optimizer;
 #[doc(hidden)]
 pub use options::with_reserve;

@@ -20,6 +20,9 @@ pub trait StepResult {
 
     /// Splits into the loss, a tensor of one element, and the auxiliary output.
     fn split(self) -> (Tensor<1>, Self::Auxiliary);
+
+    /// The result that [splits](Self::split) into these.
+    fn join(loss: Tensor<1>, auxiliary: Self::Auxiliary) -> Self;
 }
 
 impl StepResult for Tensor<1> {
@@ -28,6 +31,10 @@ impl StepResult for Tensor<1> {
     fn split(self) -> (Tensor<1>, ()) {
         (self, ())
     }
+
+    fn join(loss: Self, (): ()) -> Self {
+        loss
+    }
 }
 
 impl<A: TensorTree> StepResult for (Tensor<1>, A) {
@@ -35,5 +42,9 @@ impl<A: TensorTree> StepResult for (Tensor<1>, A) {
 
     fn split(self) -> (Tensor<1>, A) {
         self
+    }
+
+    fn join(loss: Tensor<1>, auxiliary: A) -> Self {
+        (loss, auxiliary)
     }
 }

@@ -66,6 +66,20 @@ pub trait TensorMapper {
     }
 }
 
+/// Makes a type a [`TensorMapper`] that does the same with tensors of every kind.
+macro_rules! map_alike {
+    ($mapper:ty, |$self:ident, $tensor:ident| $body:block) => {
+        impl $crate::tensor_tree::TensorMapper for $mapper {
+            fn float<const D: usize>(&mut $self, $tensor: burn::tensor::Tensor<D>) -> burn::tensor::Tensor<D> $body
+
+            fn int<const D: usize>(&mut $self, $tensor: burn::tensor::Tensor<D, burn::tensor::Int>) -> burn::tensor::Tensor<D, burn::tensor::Int> $body
+
+            fn bool<const D: usize>(&mut $self, $tensor: burn::tensor::Tensor<D, burn::tensor::Bool>) -> burn::tensor::Tensor<D, burn::tensor::Bool> $body
+        }
+    };
+}
+pub(crate) use map_alike;
+
 impl<const D: usize> TensorTree for Tensor<D> {
     fn visit<V: TensorVisitor>(&self, visitor: &mut V) {
         visitor.float(self);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// The last step's gradients go.
+    /// The gradients of the last step are freed.
     ZeroGrad,
     /// Everything before the loss.
     Forward,

@@ -82,6 +82,18 @@ pub struct MemoryReading {
     pub peak_reserved_bytes: Option<Bytes>,
 }
 
+impl MemoryReading {
+    /// This reading, with the higher of its peaks and those of an earlier one.
+    #[must_use]
+    pub(crate) fn after(self, before: Self) -> Self {
+        Self {
+            peak_in_use_bytes: self.peak_in_use_bytes.max(before.peak_in_use_bytes),
+            peak_reserved_bytes: self.peak_reserved_bytes.max(before.peak_reserved_bytes),
+            ..self
+        }
+    }
+}
+
 /// The highest peaks over many intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct PeakMemory {

@@ -48,7 +48,7 @@ impl<'a> PhaseRecorder<'a> {
     pub fn read(&mut self) -> MemoryReading {
         let memory = self.meter.read();
         self.meter.start_interval();
-        self.peaks = higher(memory, self.peaks);
+        self.peaks = memory.after(self.peaks);
         memory
     }
 
@@ -58,7 +58,7 @@ impl<'a> PhaseRecorder<'a> {
         self.readings.push(PhaseReading {
             phase,
             seconds_s: self.started.elapsed().as_secs_f64(),
-            memory: higher(memory, std::mem::take(&mut self.peaks)),
+            memory: memory.after(std::mem::take(&mut self.peaks)),
         });
         self.meter.start_interval();
         self.started = Instant::now();
@@ -68,15 +68,6 @@ impl<'a> PhaseRecorder<'a> {
     #[must_use]
     pub fn finish(self) -> Vec<PhaseReading> {
         self.readings
-    }
-}
-
-/// The reading with the higher of both peaks.
-fn higher(now: MemoryReading, before: MemoryReading) -> MemoryReading {
-    MemoryReading {
-        peak_in_use_bytes: now.peak_in_use_bytes.max(before.peak_in_use_bytes),
-        peak_reserved_bytes: now.peak_reserved_bytes.max(before.peak_reserved_bytes),
-        ..now
     }
 }
 

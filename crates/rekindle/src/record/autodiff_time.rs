@@ -18,7 +18,6 @@ use super::{
     measure::Costs,
     places::Place,
     program::{Prepared, Turn, plain_order},
-    recording::Recording,
     update::Update,
 };
 
@@ -35,8 +34,8 @@ pub(super) fn per_operation(device: &Device) -> Seconds {
 fn measured(device: &Device) -> Result<f64, RecordError> {
     let model = Param::from_tensor(Tensor::<1>::ones([1], device));
     let step = |model: &Param<Tensor<1>>, ()| (0..OPERATIONS).fold(model.val(), |x, _| x * 0.5);
-    let taken = bridge::take(&model, &Place::of(&model), &(), step)?;
-    let (recording, ()) = Recording::new(taken, Update::After);
+    let places = Place::of(&model);
+    let (recording, ()) = bridge::take(&model, &places, &(), step, Update::After)?;
     let graph = Costs::estimated(&recording, true).graph(&recording, Bytes::ZERO);
     let prepared = Prepared::new(&recording, plain_order(&graph)?, Vec::new());
     let given = given(&recording, &model, &());

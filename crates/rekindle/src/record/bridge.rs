@@ -9,7 +9,6 @@
 mod device;
 mod interpreter;
 mod reads;
-mod taken;
 mod tensors;
 
 use std::sync::PoisonError;
@@ -19,7 +18,9 @@ use burn_ir::{OperationIr, TensorId};
 
 use super::{
     error::{BACKWARD, RecordError},
-    places::{self, Place},
+    places::{self, Parameter, Place},
+    recording::{Captured, Recording},
+    update::Update,
 };
 use crate::{
     quiet,
@@ -30,47 +31,36 @@ pub(crate) use device::marking;
 use device::{MARKS, Marks, is_recording, mark, recording_device, start_step};
 pub(super) use interpreter::{Interpreter, interpreter};
 use reads::without_reads;
-pub(super) use taken::Taken;
-use taken::TakenParameter;
 pub(super) use tensors::node;
+pub(crate) use tensors::without_graph;
 use tensors::{
-    Ids, Inputs, ToRecording, WithAutodiff, WithoutAutodiff, id_of, place_of_backward, tracked_of,
+    Ids, Inputs, ToRecording, WithAutodiff, WithoutAutodiff, id_of, place_of_backward,
+    tracked_device, tracked_of,
 };
 
 /// Runs `step` and burn's backward pass of its loss on the recording device, without computing anything. `places` are
-/// the model's.
+/// the model's. Returns what was recorded, and the auxiliary output.
 pub(super) fn take<M, I, R>(
     model: &M,
     places: &[Place],
     batch: &I,
     step: impl Fn(&M, I) -> R,
-) -> Result<Taken<R::Auxiliary>, RecordError>
+    update: Update,
+) -> Result<(Recording, R::Auxiliary), RecordError>
 where
     M: Module,
     I: TensorTree,
     R: StepResult,
 {
-    let prepare = |_: &Device, map: &mut ToRecording| {
-        // A copy with separate statistics, because recording updates them.
-        (
-            map.replace(places.to_vec(), places::apart(model)),
-            batch.clone(),
-        )
-    };
+    // A copy with separate statistics, because recording updates them.
+    let prepare = |_: &Device| (places.to_vec(), places::apart(model), batch.clone());
     let device = device_of(batch, model);
     let taken = take_with(device.as_ref(), prepare, step)?;
-    let mut pairs = Vec::new();
-    for (number, &(one, _)) in taken.statistics.iter().enumerate() {
-        let others = taken.statistics[number + 1..]
-            .iter()
-            .map(|&(other, _)| other);
-        let alike = others.filter(|&other| places[other].id == places[one].id);
-        pairs.extend(alike.map(|other| (one, other)));
-    }
-    match places::shared_statistics(model, &pairs) {
-        None => Ok(taken),
-        Some((_, other)) => {
-            let own = taken.parameters.into_iter().find(|own| own.place == other);
+    let moved: Vec<usize> = taken.statistics.iter().map(|one| one.0).collect();
+    match places::shared_statistics(model, places, &moved) {
+        None => Ok(Recording::new(taken, update)),
+        Some(place) => {
+            let own = taken.parameters.into_iter().find(|own| own.place == place);
             Err(RecordError::SharedStatistics {
                 path: own.map(|own| own.path).unwrap_or_default(),
             })
@@ -82,32 +72,34 @@ where
 pub(super) fn take_made<M, I, R>(
     make: impl FnOnce(&Device) -> (M, I),
     step: impl Fn(&M, I) -> R,
-) -> Result<Taken<R::Auxiliary>, RecordError>
+    update: Update,
+) -> Result<(Recording, R::Auxiliary), RecordError>
 where
     M: Module,
     I: TensorTree,
     R: StepResult,
 {
-    let prepare = |device: &Device, map: &mut ToRecording| {
+    let prepare = |device: &Device| {
         let (model, batch) = make(device);
-        (map.replace(Place::of(&model), model), batch)
+        (Place::of(&model), model, batch)
     };
-    take_with(None, prepare, step)
+    Ok(Recording::new(take_with(None, prepare, step)?, update))
 }
 
 fn take_with<M, I, R>(
     device: Option<&Device>,
-    prepare: impl FnOnce(&Device, &mut ToRecording) -> (M, I),
+    prepare: impl FnOnce(&Device) -> (Vec<Place>, M, I),
     step: impl Fn(&M, I) -> R,
-) -> Result<Taken<R::Auxiliary>, RecordError>
+) -> Result<Captured<R::Auxiliary>, RecordError>
 where
     M: Module,
     I: TensorTree,
     R: StepResult,
 {
     in_scope(device, |device| {
-        let mut map = ToRecording::new(device.clone());
-        let (model, batch) = prepare(&map.tracked_device(), &mut map);
+        let (places, model, batch) = prepare(&tracked_device(device));
+        let mut map = ToRecording::new(device.clone(), places);
+        let model = model.map(&mut map);
         let mut inputs = Inputs {
             device,
             tensors: Vec::new(),
@@ -134,7 +126,7 @@ where
         } else {
             moved(&model, &map.parameters)
         };
-        Ok(Taken {
+        Ok(Captured {
             operations: Vec::new(),
             constants: Vec::new(),
             places: map.places,
@@ -167,9 +159,9 @@ fn merged<M: Module>(module: &M) -> M {
 }
 
 /// The statistics that have a new value, by place.
-fn moved<M: Module>(model: &M, parameters: &[TakenParameter]) -> Vec<(usize, TensorId)> {
+fn moved<M: Module>(model: &M, parameters: &[Parameter<TensorId>]) -> Vec<(usize, TensorId)> {
     let after = places::tensors(&merged(model));
-    let moved = |parameter: &TakenParameter| {
+    let moved = |parameter: &Parameter<TensorId>| {
         let now = id_of(after.get(parameter.place)?.clone());
         (now != parameter.tensor).then_some((parameter.place, now))
     };
@@ -179,8 +171,8 @@ fn moved<M: Module>(model: &M, parameters: &[TakenParameter]) -> Vec<(usize, Ten
 /// Runs `step` on the recording device, and completes its result with what was recorded.
 fn in_scope<A>(
     device: Option<&Device>,
-    step: impl FnOnce(&Device) -> Result<Taken<A>, RecordError>,
-) -> Result<Taken<A>, RecordError> {
+    step: impl FnOnce(&Device) -> Result<Captured<A>, RecordError>,
+) -> Result<Captured<A>, RecordError> {
     if is_recording() {
         return Err(RecordError::Nested);
     }
@@ -210,7 +202,7 @@ fn in_scope<A>(
     let start = operations.iter().position(starts);
     let start = start.unwrap_or(operations.len());
     let taken = ran.map_err(|panic| RecordError::of_panic(&panic, &operations[start..]))?;
-    Ok(Taken {
+    Ok(Captured {
         constants: graph.values.into_iter().collect(),
         marks: marks.made,
         start,

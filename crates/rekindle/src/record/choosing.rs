@@ -35,7 +35,7 @@ use super::{
     RecordError,
     given::started,
     measure::Costs,
-    operation::{flops, may_be_view, without_values},
+    operation::{flops, without_values},
     operations::RecordedOperation,
     options::Planning,
     program::{Prepared, Run, Turn},
@@ -82,9 +82,17 @@ struct Block {
     hashes: [u64; 2],
     /// Upper bound on the memory for trying its kernels.
     bytes: Bytes,
-    /// Whether `bytes` includes matrices of windows. Without them it is the memory that the block also holds in a step,
-    /// if nothing is freed in between.
-    windows: bool,
+    /// The part of `bytes` for matrices of windows. The rest the block also holds in a step, if nothing is freed in between.
+    windows: Bytes,
+}
+
+/// A run of an operation in a program.
+struct Ran<'a> {
+    turn: usize,
+    run: Run<'a>,
+    /// Whether it reads a tensor that was fetched from the host, or one computed from such a tensor: it is dense, and may
+    /// have another memory layout than elsewhere, so kernels are tried for it again.
+    reads_dense: bool,
 }
 
 /// Chooses the kernels of a program within the budget, if it bounds pools and dry runs are allowed. `given` are the
@@ -117,7 +125,8 @@ pub(super) fn choose(
         let _ = planning.device.sync();
         run_dry((recording, program), costs, given, planning, (runs, until))
     };
-    if let Some(block) = new.iter().find(|one| one.windows && one.bytes > room) {
+    let too_large = |one: &&Block| one.windows > Bytes::ZERO && one.bytes > room;
+    if let Some(block) = new.iter().find(too_large) {
         return Err(RecordError::Choosing {
             budget,
             needed: in_use + block.bytes,
@@ -167,10 +176,8 @@ fn run_dry(
     let room = planning.new_room();
     // Every step but the first starts with the previous step's buffers in the pools, so clean-ups happen at other
     // points, and these determine what is fused.
-    let steps = match runs != Runs::Singly && until == program.program.len() {
-        true => 2,
-        false => 1,
-    };
+    let whole = runs != Runs::Singly && until == program.program.len();
+    let steps = if whole { 2 } else { 1 };
     for _ in 0..steps {
         let mut started = started(recording, given.clone())?;
         let interpreter = started.as_mut();
@@ -208,77 +215,64 @@ fn new_blocks(recording: &Recording, program: &Prepared, runs: Runs<'_>) -> Vec<
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    // A tensor that is fetched from the host is dense, and results computed from it may have another memory layout than
-    // elsewhere, so kernels are tried for it again.
     let mut dense: HashSet<usize> = HashSet::new();
-    let mut reads_dense: HashSet<usize> = HashSet::new();
-    let mut runs_of: Vec<(usize, Run<'_>)> = Vec::new();
-    for (place, (turn, _)) in program.turns(recording).enumerate() {
-        match turn {
+    let mut all: Vec<Ran<'_>> = Vec::new();
+    for (turn, (kind, _)) in program.turns(recording).enumerate() {
+        match kind {
             Turn::Run(run) => {
-                let reads = run.recorded.inputs().any(|input| dense.contains(&input));
-                reads_dense.extend(reads.then_some(place));
+                let reads_dense = run.recorded.inputs().any(|input| dense.contains(&input));
                 for output in run.recorded.outputs() {
-                    match reads {
-                        true => dense.insert(output),
-                        false => dense.remove(&output),
-                    };
+                    if reads_dense {
+                        dense.insert(output);
+                    } else {
+                        dense.remove(&output);
+                    }
                 }
-                runs_of.push((place, run));
+                all.push(Ran {
+                    turn,
+                    run,
+                    reads_dense,
+                });
             }
             Turn::Move(one) if !one.offload => drop(dense.insert(one.tensor)),
             Turn::Move(_) | Turn::Update(_) => {}
         }
     }
-    let mut starts: Vec<usize> = (0..runs_of.len())
-        .filter(|&at| runs == Runs::Singly || is_tried(runs_of[at].1.recorded))
-        .collect();
-    starts.push(runs_of.len());
+    let is_tried = |at: &usize| all[*at].run.recorded.kind.is_tried();
+    let mut starts: Vec<usize> = (0..all.len()).filter(is_tried).collect();
+    starts.push(all.len());
     let mut before = 0;
     let mut blocks = Vec::new();
     for bounds in starts.windows(2) {
-        let (start, end) = (bounds[0], bounds[1]);
-        let around = match runs {
-            Runs::Singly => &runs_of[start..end],
-            Runs::Together(_) => &runs_of[before..end],
+        let start = bounds[0];
+        let (neighbours, end) = match runs {
+            Runs::Singly => (start, start + 1),
+            Runs::Together(_) => (before, bounds[1]),
         };
         before = start + 1;
-        let (place, first) = runs_of[start];
-        if !is_tried(first.recorded) {
-            continue;
-        }
-        let hashes = [
-            hash(around, runs),
-            hash_alone(first, reads_dense.contains(&place)),
-        ];
+        let first = &all[start];
+        let hashes = [hash(&all[neighbours..end], runs), hash_alone(first)];
         let [new, new_alone] = hashes.map(|hash| known.insert(hash));
         if new {
-            let windows = match new_alone {
-                true => windows(first.recorded),
-                false => Bytes::ZERO,
+            let windows = if new_alone {
+                windows(first.run.recorded)
+            } else {
+                Bytes::ZERO
             };
             blocks.push(Block {
-                start: place,
+                start: first.turn,
                 hashes,
-                bytes: bytes(recording, &runs_of[start..end]) + windows,
-                windows: windows > Bytes::ZERO,
+                bytes: bytes(recording, &all[start..end]) + windows,
+                windows,
             });
         }
     }
     blocks
 }
 
-/// Whether kernels are tried for an operation: those that do more than a little for each number that they make.
-pub(super) fn is_tried(operation: RecordedOperation<'_>) -> bool {
-    let kind = operation.kind;
-    let made = kind.operation.outputs();
-    let made: usize = made.map(|one| one.shape.num_elements()).sum();
-    !may_be_view(&kind.name) && flops(&kind.name, &kind.operation) > made as f64
-}
-
 /// Bytes of the inputs and outputs of a block's operations.
-fn bytes(recording: &Recording, block: &[(usize, Run<'_>)]) -> Bytes {
-    let tensors = block.iter().flat_map(|(_, run)| run.recorded.tensors());
+fn bytes(recording: &Recording, block: &[Ran<'_>]) -> Bytes {
+    let tensors = block.iter().flat_map(|one| one.run.recorded.tensors());
     let tensors: HashSet<usize> = tensors.collect();
     let values: u64 = tensors
         .iter()
@@ -303,21 +297,21 @@ fn windows(operation: RecordedOperation<'_>) -> Bytes {
 }
 
 /// Hash of an operation's computation, and of whether it reads a tensor fetched from the host.
-fn hash_alone(run: Run<'_>, dense: bool) -> u64 {
+fn hash_alone(one: &Ran<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    dense.hash(&mut hasher);
-    run.recorded.kind.operation.hash(&mut hasher);
+    one.reads_dense.hash(&mut hasher);
+    one.run.recorded.kind.operation.hash(&mut hasher);
     hasher.finish()
 }
 
 /// Hash of a block: its operations in order, and where tensors are freed and the device is waited for. Tensors are
 /// numbered in order of appearance.
-fn hash(block: &[(usize, Run<'_>)], runs: Runs<'_>) -> u64 {
+fn hash(block: &[Ran<'_>], runs: Runs<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut numbers: Vec<usize> = Vec::new();
-    for (place, run) in block {
+    for Ran { turn, run, .. } in block {
         run.recorded.kind.operation.hash(&mut hasher);
-        runs.waits_after(*place).hash(&mut hasher);
+        runs.waits_after(*turn).hash(&mut hasher);
         for tensor in run.recorded.tensors() {
             let place = numbers.iter().position(|one| *one == tensor);
             let place = place.unwrap_or_else(|| {

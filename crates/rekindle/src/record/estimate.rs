@@ -134,7 +134,7 @@ where
     I: TensorTree,
     R: StepResult,
 {
-    let (recording, _) = Recording::new(bridge::take_made(make, step)?, assumed.update);
+    let (recording, _) = bridge::take_made(make, step, assumed.update)?;
     Estimate::of(&recording, assumed)
 }
 

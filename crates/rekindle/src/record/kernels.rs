@@ -81,17 +81,10 @@ impl Kernels {
         let taken = operations.map(|(place, one)| {
             let name = one.kind.name.as_str();
             let lies_as_made = one.inputs().next().is_none_or(|input| contiguous[input]);
-            let view = match name {
-                "SwapDims" | "Permute" | "Expand" | "Slice" => true,
-                "Reshape" => lies_as_made,
-                _ => false,
-            };
-            let as_made = match name {
-                "SwapDims" | "Permute" | "Expand" | "Slice" => false,
-                _ => !exchanges_dimensions(name),
-            };
+            let strided = matches!(name, "SwapDims" | "Permute" | "Expand" | "Slice");
+            let view = strided || name == "Reshape" && lies_as_made;
             for output in one.outputs() {
-                contiguous[output] = as_made;
+                contiguous[output] = !strided && !exchanges_dimensions(name);
             }
             let Self::Host {
                 threads,

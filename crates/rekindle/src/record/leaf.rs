@@ -1,5 +1,5 @@
 //! One parameter apart from its model: as a leaf of burn's graph, and at its path in the model, by which burn's optimizers
-//! select a parameter's group.
+//! select a parameter's group. And what burn's graph keeps of operations: [`free_dead_nodes`].
 
 use burn::{
     module::{Devices, Module, ModuleMapper, ModuleVisitor, Param},
@@ -45,6 +45,14 @@ pub(super) fn again(old: &DispatchTensor, new: DispatchTensor) -> DispatchTensor
         let leaf = Leaf::of(&Tensor::<D>::from_dispatch(old.clone()));
         leaf.again(Tensor::<D>::from_dispatch(new)).into_dispatch()
     })
+}
+
+/// Frees the nodes of burn's graph whose results no longer exist. burn creates a node for every operation on a device
+/// with autodiff, recorded or not, and looks for dead nodes only at the end of a backward pass. Call this after forward
+/// passes without a backward pass.
+pub fn free_dead_nodes(device: &Device) {
+    let leaf = Tensor::<1>::zeros([1], &device.clone().autodiff()).require_grad();
+    drop(leaf.backward());
 }
 
 /// A parameter at its path in the model.

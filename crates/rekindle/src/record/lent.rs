@@ -16,9 +16,9 @@ use super::{
     exchange::TimedExchange,
     leaf::{Leaf, Placed, again},
     optimizer::Optimizer,
-    places::replaced,
+    places::{Parameter, replaced},
     rank::of_rank,
-    recording::{Parameter, Recording},
+    recording::Recording,
 };
 use crate::reduce::{ReduceError, Sending, Shards};
 

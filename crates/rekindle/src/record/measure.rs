@@ -29,7 +29,6 @@ use burn_ir::OperationIr;
 use super::{
     RecordError,
     bridge::Interpreter,
-    choosing::is_tried,
     host::Host,
     operation::{may_be_view, without_draw},
     options::Planning,
@@ -116,7 +115,7 @@ impl Costs {
                 if measures && !is_known[number] && has_room(takes(false))? {
                     // With inputs kept, the increase of bytes in use is the outputs.
                     let mut keeping = || {
-                        let operation = without_draw(run.keeping_inputs());
+                        let operation = without_draw(run.recorded.filled(|_| false));
                         let reading = planning.measure(interpreter.as_mut(), operation);
                         for output in run.recorded.outputs() {
                             let output = recording.tensors.last_read(output);
@@ -187,7 +186,7 @@ impl Costs {
             *cost = group.cost(cost, &operation.kind.name, numbers, self.unit);
             // Clean-ups of the pools happen at different points in each step and split fused groups, so kernels for a
             // part may be tried in any step, with separate outputs.
-            if planning.bounds_pools() && is_tried(operation) {
+            if planning.bounds_pools() && operation.kind.is_tried() {
                 cost.temp_bytes = cost.temp_bytes.max(cost.output_bytes);
             }
         }
@@ -203,9 +202,11 @@ impl Costs {
         let [mut one_by_one, mut of_known] = [0.0; 2];
         for (turn, _) in program.turns(recording) {
             if let Turn::Run(run) = turn {
-                match is_known[self.alike.group[run.number] as usize] {
-                    true => of_known += self.of(run.number).seconds,
-                    false => one_by_one += self.of(run.number).seconds,
+                let seconds = self.of(run.number).seconds;
+                if is_known[self.alike.group[run.number] as usize] {
+                    of_known += seconds;
+                } else {
+                    one_by_one += seconds;
                 }
             }
         }
@@ -220,15 +221,12 @@ impl Costs {
 
     /// Sets the costs that are known, and returns which groups' are.
     fn set_known(&mut self, known: &Known) -> Vec<bool> {
-        let groups = self.alike.keys.iter().zip(&mut self.costs);
-        let is_known = groups.map(|(key, cost)| {
-            let measured = known.costs.get(key);
-            if let Some(measured) = measured {
+        for (key, cost) in self.alike.keys.iter().zip(&mut self.costs) {
+            if let Some(measured) = known.costs.get(key) {
                 cost.clone_from(measured);
             }
-            measured.is_some()
-        });
-        let is_known: Vec<bool> = is_known.collect();
+        }
+        let is_known: Vec<bool> = self.costs.iter().map(|cost| cost.measured).collect();
         if !is_known.contains(&false) {
             self.scratch_bytes = known.scratch_bytes;
         }

@@ -131,29 +131,17 @@ pub(crate) fn flops(name: &str, operation: &OperationIr) -> f64 {
         return 0.0;
     };
     let count = |tensor: &TensorIr| tensor.shape.num_elements() as f64;
-    let last = |tensor: &TensorIr| {
-        tensor
-            .shape
-            .as_slice()
-            .last()
-            .map_or(1.0, |&last| last as f64)
-    };
-    let first = |tensor: &TensorIr| {
-        tensor
-            .shape
-            .as_slice()
-            .first()
-            .map_or(1.0, |&first| first.max(1) as f64)
-    };
+    let size = |size: Option<&usize>| size.map_or(1.0, |&size| size as f64);
+    let last = |tensor: &TensorIr| size(tensor.shape.as_slice().last());
+    let first = |tensor: &TensorIr| size(tensor.shape.as_slice().first()).max(1.0);
     match (name, inputs.as_slice()) {
         ("Matmul" | "Linear", [left, ..]) => 2.0 * count(out) * last(left),
         ("LinearXBackward", [_, gradient]) => 2.0 * count(out) * last(gradient),
         ("LinearWeightBackward", [x, _]) => 2.0 * count(out) * count(x) / last(x).max(1.0),
         ("Attention", [query, key, ..]) => 4.0 * count(query) * count(key) / last(key).max(1.0),
-        (_, [_, weight, gradient]) if name.ends_with("XBackward") => {
-            2.0 * count(gradient) * count(weight) / first(weight)
-        }
-        (_, [_, weight, gradient]) if name.ends_with("WeightBackward") => {
+        (_, [_, weight, gradient])
+            if name.ends_with("XBackward") || name.ends_with("WeightBackward") =>
+        {
             2.0 * count(gradient) * count(weight) / first(weight)
         }
         (_, [x, weight, ..]) if name.starts_with("ConvTranspose") => {

@@ -17,7 +17,7 @@ use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::{
-    operation::{draws, hash_with, name_of},
+    operation::{draws, flops, hash_with, may_be_view, name_of},
     tensors::Numbering,
 };
 use crate::reduce::synchronised::is_mean_over_ranks;
@@ -53,6 +53,13 @@ impl Kind {
             outputs: operation.outputs().map(place).collect(),
             operation,
         }
+    }
+
+    /// Whether a GPU tries kernels for it: if it does more than a little for each number that it makes.
+    pub(crate) fn is_tried(&self) -> bool {
+        let made = self.operation.outputs();
+        let made: usize = made.map(|one| one.shape.num_elements()).sum();
+        !may_be_view(&self.name) && flops(&self.name, &self.operation) > made as f64
     }
 
     /// Whether it makes the tensor at a place.

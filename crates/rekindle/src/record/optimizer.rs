@@ -15,11 +15,12 @@ use burn::{
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{
-    leaf::{Leaf, Placed},
+    leaf::{Leaf, Placed, free_dead_nodes},
+    places::Place,
     update::Update,
     update_costs::UpdateCosts,
 };
-use crate::{checkpoint::free_dead_nodes, meter::Meter, reduce::Shards};
+use crate::{meter::Meter, reduce::Shards};
 
 /// Updates modules from gradients; measured by [`with_optimizer`](super::Recorded::with_optimizer).
 pub trait Optimizer: 'static {
@@ -71,17 +72,14 @@ impl Optimizer for ModuleOptimizer {
 
 /// The parameters of `model` whose state is already in use.
 pub(super) fn with_state<M: Module>(model: &M, optimizer: &impl Optimizer) -> HashSet<ParamId> {
-    struct Find<'a, O>(&'a O, HashSet<ParamId>);
-    impl<O: Optimizer> ModuleVisitor for Find<'_, O> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if self.0.has_state(param.id, &param.lazy_device()) {
-                self.1.insert(param.id);
-            }
-        }
-    }
-    let mut found = Find(optimizer, HashSet::new());
-    model.visit(&mut found);
-    found.1
+    let devices = model.devices();
+    let trained = Place::of(model).into_iter().filter(|place| place.trains);
+    let in_use = |id: &ParamId| {
+        devices
+            .iter()
+            .any(|device| optimizer.has_state(*id, device))
+    };
+    trained.map(|place| place.id).filter(in_use).collect()
 }
 
 /// Measures `optimizer` on the parameters of `model`, which keep their values: the cost of each update, with temporary
@@ -268,11 +266,13 @@ impl<O: Optimizer> Each<'_, O> {
         }
     }
 
-    /// The cost of updating a separate copy of a parameter by a gradient that may be turned. A large parameter is represented by
-    /// some of its rows, because there may be no room for a full copy beside the model.
+    /// The cost of updating a separate copy of a parameter by a gradient that may be turned: of an update that creates its
+    /// state, and of one with existing state. After the step the model holds the old value meanwhile, which is unchanged. A
+    /// large parameter is represented by some of its rows, because there may be no room for a full copy beside the model.
     fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>, turned: bool) -> OptimizerCost {
-        let mut shape = param.val().dims();
-        let bytes = param.val().shape().num_elements() * param.val().dtype().size();
+        let like = param.val();
+        let mut shape = like.dims();
+        let bytes = like.shape().num_elements() * like.dtype().size();
         let parts = bytes.div_ceil(LARGE_BYTES);
         let factor = match shape.first_mut() {
             Some(rows) if parts > 1 => {
@@ -282,47 +282,33 @@ impl<O: Optimizer> Each<'_, O> {
             }
             _ => 1.0,
         };
-        let zeros = |turned| zeros(shape, &param.val(), turned);
-        let leaf = Leaf::of(&param.val());
-        let own = Param::initialized(param.id, leaf.again(zeros(false)));
-        let cost = self.step(own, || zeros(turned));
-        let whole = |bytes: Bytes| Bytes((bytes.0 as f64 * factor).ceil() as u64);
-        OptimizerCost {
-            state_bytes: whole(cost.state_bytes),
-            temp_bytes: whole(cost.temp_bytes),
-            step_s: cost.step_s * factor,
-        }
-    }
-
-    /// The cost of an update that creates its state, and of one with existing state. After the step the model holds the old
-    /// value meanwhile, which is unchanged.
-    fn step<const D: usize>(
-        &self,
-        mut param: Param<Tensor<D>>,
-        gradient: impl Fn() -> Tensor<D>,
-    ) -> OptimizerCost {
+        let own = Leaf::of(&like).again(zeros(shape, &like, false));
+        let mut own = Param::initialized(param.id, own);
         let path = self.path.join(".");
         let mut optimizer = self.optimizer.for_trial();
         let mut cost = OptimizerCost::default();
-        free_dead_nodes(&param.lazy_device());
+        free_dead_nodes(&own.lazy_device());
         for first in [true, false] {
             let before = self.meter.read().in_use_bytes;
             let mut gradients = GradientsParams::new();
-            gradients.register::<D>(param.id, gradient());
-            let held = (self.update == Update::After).then(|| param.clone());
+            gradients.register::<D>(own.id, zeros(shape, &like, turned));
+            let held = (self.update == Update::After).then(|| own.clone());
             self.meter.start_interval();
             let begins = self.meter.read().in_use_bytes;
             let started = Instant::now();
-            let placed = Placed { path: &path, param };
+            let placed = Placed {
+                path: &path,
+                param: own,
+            };
             let updated = optimizer.step(0.0, placed, gradients).param;
             // Waits for queued work.
             let taken = self.meter.read().peak_in_use_bytes - begins;
             cost.step_s = Seconds(started.elapsed().as_secs_f64());
-            param = held.unwrap_or(updated);
+            own = held.unwrap_or(updated);
             if first {
                 // The gradient has been freed. Until a backward pass burn's graph keeps nodes of what was updated.
                 let left = self.meter.read().in_use_bytes - before;
-                free_dead_nodes(&param.lazy_device());
+                free_dead_nodes(&own.lazy_device());
                 cost.state_bytes = self.meter.read().in_use_bytes - before;
                 cost.temp_bytes = taken - cost.state_bytes;
                 let nodes = left - cost.state_bytes;
@@ -331,6 +317,11 @@ impl<O: Optimizer> Each<'_, O> {
                 cost.temp_bytes = cost.temp_bytes.max(taken);
             }
         }
-        cost
+        let whole = |bytes: Bytes| Bytes((bytes.0 as f64 * factor).ceil() as u64);
+        OptimizerCost {
+            state_bytes: whole(cost.state_bytes),
+            temp_bytes: whole(cost.temp_bytes),
+            step_s: cost.step_s * factor,
+        }
     }
 }

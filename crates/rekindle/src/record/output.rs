@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use burn::{
     module::Module,
     optim::GradientsParams,
-    tensor::{Bool, DispatchTensor, Int, Tensor},
+    tensor::{DispatchTensor, Tensor},
 };
 use rekindle_plan::Bytes;
 
@@ -13,14 +13,14 @@ use super::{
     RecordError,
     exchange::ExchangeReading,
     finite,
-    places::put_statistics,
+    places::{Parameter, put_statistics},
     planned::Current,
     rank::of_rank,
-    recording::{Parameter, Recording},
+    recording::Recording,
 };
 use crate::{
     meter::{MemoryReading, PhaseReading},
-    tensor_tree::{TensorMapper, TensorTree},
+    tensor_tree::{TensorTree, map_alike},
 };
 
 /// Memory after one span of a step's program, and its peak within the span.
@@ -101,11 +101,16 @@ impl Done {
                 moved.filter_map(|(place, tensor)| Some((*place, self.tensors.remove(tensor)?)));
             drop(put_statistics(model.clone(), &moved.collect()));
         }
+        let begun = MemoryReading {
+            peak_in_use_bytes: current.begun,
+            ..MemoryReading::default()
+        };
+        let memories = self.phases.iter().map(|phase| phase.memory);
         Ok(Output {
             loss: Tensor::from_dispatch(self.loss),
             auxiliary,
             gradients,
-            memory: whole(&self.phases, current.begun),
+            memory: memories.fold(begun, |before, now| now.after(before)),
             phases: self.phases,
             spans: self.spans,
             predicted_peak: current.predicted_peak,
@@ -122,44 +127,12 @@ impl Done {
     }
 }
 
-/// Memory at the end of the last phase, and its peaks over all phases and what was before them, whose peak is `begun`.
-fn whole(phases: &[PhaseReading], begun: Bytes) -> MemoryReading {
-    let last = phases.last();
-    let last = last.map(|phase| phase.memory).unwrap_or_default();
-    let memories = || phases.iter().map(|phase| phase.memory);
-    MemoryReading {
-        peak_in_use_bytes: memories()
-            .map(|memory| memory.peak_in_use_bytes)
-            .fold(begun, Bytes::max),
-        peak_reserved_bytes: memories()
-            .filter_map(|memory| memory.peak_reserved_bytes)
-            .max(),
-        ..last
-    }
-}
-
 /// Puts values into a template, in order.
 struct Values(std::vec::IntoIter<DispatchTensor>);
 
-impl Values {
-    fn next(&mut self) -> DispatchTensor {
-        match self.0.next() {
-            Some(tensor) => tensor,
-            None => panic!("an activation whose `visit` and `map` name different tensors"),
-        }
+map_alike!(Values, |self, _old| {
+    match self.0.next() {
+        Some(tensor) => Tensor::from_dispatch(tensor),
+        None => panic!("an activation whose `visit` and `map` name different tensors"),
     }
-}
-
-impl TensorMapper for Values {
-    fn float<const D: usize>(&mut self, _tensor: Tensor<D>) -> Tensor<D> {
-        Tensor::from_dispatch(self.next())
-    }
-
-    fn int<const D: usize>(&mut self, _tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        Tensor::from_dispatch(self.next())
-    }
-
-    fn bool<const D: usize>(&mut self, _tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        Tensor::from_dispatch(self.next())
-    }
-}
+});

@@ -26,6 +26,23 @@ pub(crate) struct Place {
     pub(crate) first: usize,
 }
 
+/// A tensor of the module. Tensors have numbers in a recording, and burn's ids before they are numbered.
+#[derive(Debug, Clone)]
+pub(crate) struct Parameter<T = usize> {
+    /// burn's id, which copies of the module have too.
+    pub(crate) id: ParamId,
+    /// Its first place.
+    pub(super) place: usize,
+    /// Its path in the module: `layers.1.weight`.
+    pub(crate) path: String,
+    /// The tensor.
+    pub(crate) tensor: T,
+    /// Its gradient, if it trains and the loss depends on it.
+    pub(crate) gradient: Option<T>,
+    /// Whether it requires a gradient.
+    pub(crate) trains: bool,
+}
+
 impl Place {
     /// All places of a module.
     pub(crate) fn of<M: Module>(model: &M) -> Vec<Self> {
@@ -178,11 +195,19 @@ pub(crate) fn put_statistics<M: Module>(model: M, values: &HashMap<usize, Dispat
     })
 }
 
-/// The first of these pairs of places whose running statistics are one: clones of a batch norm share them.
+/// The first of the places with `moved` running statistics whose statistics are also those of an earlier one: clones of a
+/// batch norm share them.
 pub(super) fn shared_statistics<M: Module>(
     model: &M,
-    pairs: &[(usize, usize)],
-) -> Option<(usize, usize)> {
+    places: &[Place],
+    moved: &[usize],
+) -> Option<usize> {
+    let later = |(number, &first): (usize, &usize)| {
+        let others = moved[number + 1..].iter().copied();
+        let others = others.filter(move |&other| places[other].id == places[first].id);
+        others.map(move |other| (first, other))
+    };
+    let pairs: Vec<(usize, usize)> = moved.iter().enumerate().flat_map(later).collect();
     if pairs.is_empty() {
         return None;
     }
@@ -201,5 +226,5 @@ pub(super) fn shared_statistics<M: Module>(
     let seen = tensors(model);
     put(&|_, value| value.clone());
     let one = |&&(first, other): &&(usize, usize)| seen[first].shape() == seen[other].shape();
-    pairs.iter().find(one).copied()
+    pairs.iter().find(one).map(|&(_, other)| other)
 }

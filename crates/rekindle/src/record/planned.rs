@@ -16,6 +16,7 @@ use rekindle_plan::{
 use super::{
     RecordError,
     choosing::{self, Runs},
+    leaf::free_dead_nodes,
     measured::MeasuredRecording,
     optimizer_state::StatePlan,
     options::{Now, Planning, fitting, with_reserve, without_reserve},
@@ -26,7 +27,7 @@ use super::{
     update::Update,
     update_costs::UpdateCosts,
 };
-use crate::{checkpoint::free_dead_nodes, meter::Phase, reduce::Shards};
+use crate::{meter::Phase, reduce::Shards};
 
 /// The phase of a pass, given the phase before it.
 pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {

@@ -236,11 +236,6 @@ impl Run<'_> {
         self.recorded.filled(|tensor| self.frees(tensor))
     }
 
-    /// The operation, with all its inputs kept.
-    pub(super) fn keeping_inputs(self) -> OperationIr {
-        self.recorded.filled(|_| false)
-    }
-
     /// The operation, keeping these inputs that it would free.
     pub(super) fn keeping(self, inputs: &[(usize, usize)]) -> OperationIr {
         let kept = |tensor| inputs.iter().any(|&(_, input)| input == tensor);

@@ -12,6 +12,7 @@ use rekindle_plan::{Bytes, Planner, Seconds};
 use super::{
     Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
     autodiff_time, bridge, given,
+    leaf::free_dead_nodes,
     measure::Known,
     measured::MeasuredRecording,
     optimizer,
@@ -25,7 +26,6 @@ use super::{
     ways::{Chosen, Way},
 };
 use crate::{
-    checkpoint::free_dead_nodes,
     meter::{Count, HostMeter, Meter, PoolMeter},
     reduce::{Reducer, Shards},
     size::{Budget, Size},
@@ -54,12 +54,12 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
-    let taken = bridge::take(model, &Place::of(model), batch, &step)?;
+    let recorded = bridge::take(model, &Place::of(model), batch, &step, Update::After)?;
     Ok(Recorded {
         model,
         batch,
         step,
-        recorded: Recording::new(taken, Update::After),
+        recorded,
         options: Options::default(),
         optimizer: None,
         meter: None,
@@ -401,8 +401,8 @@ where
             let before = host.map(|meter| meter.read().in_use_bytes);
             let started = Instant::now();
             let places = Place::of(self.model);
-            let taken = bridge::take(self.model, &places, self.batch, &self.step)?;
-            drop(Recording::new(taken, update));
+            let again = bridge::take(self.model, &places, self.batch, &self.step, update)?;
+            drop(again);
             let time = started.elapsed();
             let peak = host.map(|meter| meter.read().peak_in_use_bytes);
             let bytes = peak.unwrap_or_default() - before.unwrap_or_default();

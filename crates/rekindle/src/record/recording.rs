@@ -9,17 +9,16 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use burn::{module::ParamId, tensor::TensorData};
-use burn_ir::{OperationIr, TensorId};
+use burn::tensor::TensorData;
+use burn_ir::{OperationIr, TensorId, TensorIr};
 use rekindle_plan::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     RecordError,
-    bridge::Taken,
     operation::{draws, exchanges_dimensions},
     operations::{Operations, Packing},
-    places::Place,
+    places::{Parameter, Place},
     tensors::{Numbering, Tensors},
     update::Update,
 };
@@ -50,26 +49,36 @@ pub(crate) struct Recording {
     pub(crate) update: Update,
 }
 
-/// A tensor of the module.
-#[derive(Debug, Clone)]
-pub(crate) struct Parameter {
-    /// burn's id, which copies of the module have too.
-    pub(crate) id: ParamId,
-    /// Its first place.
-    pub(super) place: usize,
-    /// Its path in the module: `layers.1.weight`.
-    pub(crate) path: String,
-    /// Its tensor number.
-    pub(crate) tensor: usize,
-    /// Its gradient, if it trains and the loss depends on it.
-    pub(crate) gradient: Option<usize>,
-    /// Whether it requires a gradient.
-    pub(crate) trains: bool,
+/// The result of running a step on the recording device, with burn's tensor ids, which count through the process.
+pub(super) struct Captured<A> {
+    /// Forward, loss and burn's backward, in burn's order.
+    pub(super) operations: Vec<OperationIr>,
+    /// Tensors created from host data.
+    pub(super) constants: Vec<(TensorId, TensorData)>,
+    /// The module's places.
+    pub(super) places: Vec<Place>,
+    /// All tensors of the module, including running statistics, in the order of their first places.
+    pub(super) parameters: Vec<Parameter<TensorId>>,
+    /// The batch's tensors.
+    pub(super) inputs: Vec<TensorIr>,
+    /// The loss.
+    pub(super) loss: TensorId,
+    /// The auxiliary output, on the recording device, and its tensors.
+    pub(super) auxiliary: A,
+    pub(super) auxiliary_tensors: Vec<TensorId>,
+    /// New values of running statistics, by place.
+    pub(super) statistics: Vec<(usize, TensorId)>,
+    /// Tensors created by the marks of stages: the position of their operation is the position of the mark.
+    pub(super) marks: Vec<TensorId>,
+    /// Number of operations that made the model and the batch, before the step.
+    pub(super) start: usize,
+    /// Created after the loss, before its backward pass.
+    pub(super) backward_mark: TensorId,
 }
 
 impl Recording {
     /// Converts a recorded step, drops burn's own data, and returns the auxiliary output.
-    pub(super) fn new<A>(taken: Taken<A>, update: Update) -> (Self, A) {
+    pub(super) fn new<A>(taken: Captured<A>, update: Update) -> (Self, A) {
         let given = taken.parameters.iter().map(|parameter| parameter.tensor);
         let given = given
             .chain(taken.inputs.iter().map(|input| input.id))
@@ -79,7 +88,7 @@ impl Recording {
             .chain(taken.auxiliary_tensors.iter().copied())
             .chain(taken.statistics.iter().map(|(_, id)| *id))
             .chain([taken.loss]);
-        let needed = needed(
+        let (wanted, read) = needed(
             &taken.operations,
             outputs.collect(),
             &given.collect(),
@@ -95,17 +104,17 @@ impl Recording {
             numbering.add(input.id, &input.shape, input.dtype);
         }
         let constants = taken.constants.into_iter();
-        let constants = constants.filter(|(id, _)| needed.tensors.contains(id));
+        let constants = constants.filter(|(id, _)| read.contains(id));
         let constants: Vec<(TensorId, TensorData)> = constants.collect();
         for (id, data) in &constants {
             numbering.add(*id, data.shape(), data.dtype());
         }
-        let mut packing = Packing::new(needed.operations.iter().filter(|one| **one).count());
+        let mut packing = Packing::new(wanted.iter().filter(|one| **one).count());
         let mut parts = Parts::new(&taken.marks, taken.backward_mark);
         // burn's descriptions are freed on the way: together with the packed ones they would be the peak of a comparison.
         let mut operations = taken.operations;
         operations.reverse();
-        for wanted in needed.operations {
+        for wanted in wanted {
             let Some(operation) = operations.pop() else {
                 break;
             };
@@ -119,12 +128,12 @@ impl Recording {
         }
         let number = |id: TensorId| numbering.number(id);
         let parameters = taken.parameters.into_iter().map(|one| Parameter {
-            id: taken.places[one.place].id,
+            id: one.id,
             place: one.place,
             path: one.path,
             tensor: number(one.tensor),
             gradient: one.gradient.map(number),
-            trains: taken.places[one.place].trains,
+            trains: one.trains,
         });
         let mut parameters: Vec<Parameter> = parameters.collect();
         let places = taken.places.iter().map(|of| {
@@ -395,18 +404,13 @@ impl Recording {
     }
 }
 
-/// The operations and tensors that the outputs need.
-struct Needed {
-    operations: Vec<bool>,
-    tensors: FxHashSet<TensorId>,
-}
-
+/// Which operations the outputs need, and all tensors that they need.
 fn needed(
     operations: &[OperationIr],
     outputs: FxHashSet<TensorId>,
     given: &FxHashSet<TensorId>,
     start: usize,
-) -> Needed {
+) -> (Vec<bool>, FxHashSet<TensorId>) {
     let mut tensors = outputs;
     let mut keep = vec![false; operations.len()];
     for (place, operation) in operations.iter().enumerate().rev() {
@@ -423,10 +427,7 @@ fn needed(
             tensors.extend(operation.inputs().map(|tensor| tensor.id));
         }
     }
-    Needed {
-        operations: keep,
-        tensors,
-    }
+    (keep, tensors)
 }
 
 /// Finds, operation by operation, the stage and the part of the step to which each belongs.

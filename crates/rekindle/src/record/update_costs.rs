@@ -31,10 +31,7 @@ impl UpdateCosts {
     pub(super) fn of(&self, parameter: ParamId, turned: bool) -> OptimizerCost {
         let one = self.each.get(&parameter).filter(|_| self.is_own(parameter));
         let [as_it_lies, exchanged] = one.copied().unwrap_or_default();
-        match turned {
-            true => exchanged,
-            false => as_it_lies,
-        }
+        if turned { exchanged } else { as_it_lies }
     }
 
     fn is_own(&self, parameter: ParamId) -> bool {

@@ -1,23 +1,27 @@
 //! A model's and a batch's tensors on the recording device, and their ids there.
 
 use burn::{
-    module::{Module, ModuleMapper, Param},
+    module::{ModuleMapper, Param},
     tensor::{Bool, Device, DispatchTensor, Int, Tensor, kind::Basic},
 };
 use burn_backend::{AutodiffBackend, BackendTypes};
 use burn_capture::CaptureBackend as Capture;
-use burn_dispatch::{BackendTensor, DispatchKindConversion, DispatchTensorKind};
+use burn_dispatch::{
+    BackendTensor, DispatchKindConversion, DispatchTensorKind, backends::Autodiff,
+};
 use burn_ir::{TensorId, TensorIr};
 
-use super::taken::{TakenParameter, TrackedBackend, TrackedFloat};
 use crate::{
     quiet,
     record::{
         error::{FOREIGN, RecordError},
-        places::Place,
+        places::{Parameter, Place},
     },
-    tensor_tree::{TensorMapper, visit_alike},
+    tensor_tree::{map_alike, visit_alike},
 };
+
+type TrackedBackend = Autodiff<Capture>;
+type TrackedFloat = <TrackedBackend as BackendTypes>::FloatTensorPrimitive;
 
 pub(super) fn capture_of<const D: usize>(
     tensor: Tensor<D>,
@@ -45,6 +49,11 @@ fn any_tracked(device: &Device) -> Tensor<1> {
     Tensor::from_primitive::<TrackedBackend>(TrackedBackend::from_inner(any))
 }
 
+/// The recording device with autodiff, as tensors report it.
+pub(super) fn tracked_device(device: &Device) -> Device {
+    any_tracked(device).device()
+}
+
 /// Where burn panics if a step calls `backward`: it does so in the same words for `inner`.
 pub(super) fn place_of_backward(device: &Device) -> Option<String> {
     let leaf = any_tracked(device).require_grad();
@@ -57,51 +66,42 @@ pub(super) struct ToRecording {
     device: Device,
     path: Vec<String>,
     pub(super) places: Vec<Place>,
-    pub(super) parameters: Vec<TakenParameter>,
+    pub(super) parameters: Vec<Parameter<TensorId>>,
     pub(super) leaves: Vec<(usize, TrackedFloat)>,
     /// The tensors of the places so far.
     made: Vec<DispatchTensor>,
 }
 
 impl ToRecording {
-    pub(super) fn new(device: Device) -> Self {
+    /// For a copy of a module with these places.
+    pub(super) fn new(device: Device, places: Vec<Place>) -> Self {
         Self {
             device,
             path: Vec::new(),
-            places: Vec::new(),
+            made: Vec::with_capacity(places.len()),
+            places,
             parameters: Vec::new(),
             leaves: Vec::new(),
-            made: Vec::new(),
         }
     }
 
-    /// Replaces the tensors of `model`, a copy of a module with these places.
-    pub(super) fn replace<M: Module>(&mut self, places: Vec<Place>, model: M) -> M {
-        self.made.reserve_exact(places.len());
-        self.places = places;
-        model.map(self)
-    }
-
-    /// The recording device with autodiff, as tensors report it.
-    pub(super) fn tracked_device(&self) -> Device {
-        any_tracked(&self.device).device()
-    }
-
-    /// The tensor of the next place: that of its first one, or what `make` makes, with its id.
+    /// The tensor of the next place: that of its first one, or what `make` makes.
     fn next<const D: usize, K: Basic>(
         &mut self,
-        make: impl FnOnce(&mut Self, usize) -> (Tensor<D, K>, TensorId),
+        make: impl FnOnce(&mut Self, usize) -> Tensor<D, K>,
     ) -> Tensor<D, K> {
         let place = self.made.len();
         let known = self.made.get(self.places[place].first).cloned();
         let tensor = known.map(Tensor::from_dispatch);
         let tensor = tensor.unwrap_or_else(|| {
-            let (made, tensor) = make(self, place);
-            self.parameters.push(TakenParameter {
+            let made = make(self, place);
+            self.parameters.push(Parameter {
+                id: self.places[place].id,
                 place,
                 path: self.path.join("."),
-                tensor,
+                tensor: id_of(made.clone().into_dispatch()),
                 gradient: None,
+                trains: self.places[place].trains,
             });
             made
         });
@@ -123,8 +123,7 @@ impl ModuleMapper for ToRecording {
         let (shape, dtype) = (param.shape(), param.dtype());
         let recorded = self.next(|map, place| {
             let plain = capture_of(Tensor::<D>::empty(shape, (&map.device, dtype)));
-            let id = plain.id();
-            let tensor = if map.places[place].trains {
+            if map.places[place].trains {
                 let leaf = TrackedBackend::from_inner(plain).require_grad();
                 map.leaves.push((map.parameters.len(), leaf.clone()));
                 Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
@@ -132,8 +131,7 @@ impl ModuleMapper for ToRecording {
                 // Without autodiff: `forward` moves running statistics to the input's device, which burn does not
                 // support for recorded tensors with autodiff.
                 Tensor::<D>::from_primitive::<Capture>(plain)
-            };
-            (tensor, id)
+            }
         });
         param.map(|_| recorded)
     }
@@ -150,24 +148,20 @@ impl ModuleMapper for ToRecording {
     }
 }
 
-/// An empty tensor of the same shape and type on the recording device, a float with autodiff, and its id.
-fn recorded<const D: usize, K: Basic>(
-    device: &Device,
-    like: &Tensor<D, K>,
-) -> (Tensor<D, K>, TensorId) {
+/// An empty tensor of the same shape and type on the recording device, a float with autodiff.
+fn recorded<const D: usize, K: Basic>(device: &Device, like: &Tensor<D, K>) -> Tensor<D, K> {
     let empty = Tensor::<D, K>::empty(like.shape(), (device, like.dtype())).into_dispatch();
     let plain = <DispatchTensor as DispatchKindConversion<Capture>>::try_into_backend(empty);
-    let (id, tensor): (_, BackendTensor<TrackedBackend>) = match plain {
+    let tensor: BackendTensor<TrackedBackend> = match plain {
         Ok(BackendTensor::Float(tensor)) => {
-            let id = tensor.id();
-            (id, BackendTensor::Float(TrackedBackend::from_inner(tensor)))
+            BackendTensor::Float(TrackedBackend::from_inner(tensor))
         }
-        Ok(BackendTensor::Int(tensor)) => (tensor.id(), BackendTensor::Int(tensor)),
-        Ok(BackendTensor::Bool(tensor)) => (tensor.id(), BackendTensor::Bool(tensor)),
+        Ok(BackendTensor::Int(tensor)) => BackendTensor::Int(tensor),
+        Ok(BackendTensor::Bool(tensor)) => BackendTensor::Bool(tensor),
         Ok(_) | Err(_) => panic!("{FOREIGN}"),
     };
     let tensor = <DispatchTensor as DispatchKindConversion<TrackedBackend>>::from_backend(tensor);
-    (Tensor::from_dispatch(tensor), id)
+    Tensor::from_dispatch(tensor)
 }
 
 /// Replaces a batch's tensors by tensors on the recording device.
@@ -178,26 +172,15 @@ pub(super) struct Inputs<'a> {
 
 impl Inputs<'_> {
     fn next<const D: usize, K: Basic>(&mut self, like: &Tensor<D, K>) -> Tensor<D, K> {
-        let (tensor, id) = recorded(self.device, like);
+        let tensor = recorded(self.device, like);
+        let id = id_of(tensor.clone().into_dispatch());
         self.tensors
             .push(TensorIr::uninit(id, like.shape(), like.dtype()));
         tensor
     }
 }
 
-impl TensorMapper for Inputs<'_> {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.next(&tensor)
-    }
-
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        self.next(&tensor)
-    }
-
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        self.next(&tensor)
-    }
-}
+map_alike!(Inputs<'_>, |self, tensor| { self.next(&tensor) });
 
 /// The ids of recorded tensors.
 pub(super) struct Ids(pub(super) Vec<TensorId>);
@@ -240,17 +223,20 @@ impl ModuleMapper for WithAutodiff {
     }
 }
 
-/// Removes autodiff from recorded tensors. Done by hand, because burn does not support it.
+/// Removes autodiff from tensors.
 pub(super) struct WithoutAutodiff;
 
 impl ModuleMapper for WithoutAutodiff {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(
-            |tensor| match tensor.clone().try_into_primitive::<TrackedBackend>() {
-                Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
-                Err(_) => tensor,
-            },
-        )
+        param.map(without_graph)
+    }
+}
+
+/// The tensor without its graph. For recorded tensors this is done by hand, because burn does not support it.
+pub(crate) fn without_graph<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    match tensor.clone().try_into_primitive::<TrackedBackend>() {
+        Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
+        Err(_) => tensor.without_autodiff(),
     }
 }
 

@@ -368,10 +368,8 @@ fn most_at_once(
 /// while it grows it has its old places, too.
 fn table_bytes(first: usize, last: usize) -> u64 {
     let places = |entries: usize| (entries * 8 / 7 + 1).next_power_of_two() as u64;
-    let before = match places(first) < places(last) {
-        true => places(last) / 2,
-        false => 0,
-    };
+    let grows = places(first) < places(last);
+    let before = if grows { places(last) / 2 } else { 0 };
     (places(last) + before) * ENTRY_BYTES
 }
 

@@ -199,8 +199,7 @@ where
                 before = meter.read().in_use_bytes;
             }
             let places = Place::of(model);
-            let taken = bridge::take(model, &places, batch, &self.step)?;
-            let recorded = Recording::new(taken, self.update());
+            let recorded = bridge::take(model, &places, batch, &self.step, self.update())?;
             begun = begun.max(peak());
             let same = |plan: &Rc<PlannedRecording<_>>| {
                 is_of(plan, &places) && plan.measured.recording.same_as(&recorded.0)

@@ -8,7 +8,6 @@ use rekindle_plan::{Bytes, graph::Span};
 
 use super::Step;
 use crate::{
-    checkpoint::free_dead_nodes,
     meter::{Phase, PhaseRecorder},
     quiet,
     record::{
@@ -18,12 +17,14 @@ use crate::{
         finite,
         given::{given, started},
         host::Host,
+        leaf::free_dead_nodes,
         lent::Lent,
         optimizer::Optimizer,
         output::{Done, Output, SpanReading},
+        places::Parameter,
         planned::{Current, PlannedRecording, phase_of},
         program::Turn,
-        recording::{Parameter, Recording},
+        recording::Recording,
         update::Update,
     },
     step_result::StepResult,
