@@ -22,6 +22,6 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     };
     if let Some(failure) = failure {
         assert_eq!(failure.code, exit::USAGE);
-        assert!(!format!("{:?}", failure.report).contains('\u{7}'));
+        assert!(!format!("{:?}", failure.report()).contains('\u{7}'));
     }
 });

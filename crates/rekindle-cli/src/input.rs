@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::{exit, failure::Failure};
+use crate::failure::Failure;
 
 /// The whole text of a file. Invalid UTF-8 counts as bad usage, not as an error of the system.
 pub fn text(path: &Path) -> Result<String, Failure> {
@@ -27,11 +27,8 @@ pub fn document<T: DeserializeOwned>(path: &Path, format: &str) -> Result<T, Fai
     let text = text(path)?;
     let wrong = |error: serde_json::Error| Failure::usage(format!("{}: {error}", path.display()));
     let found: Tag = serde_json::from_str(&text).map_err(|error| {
-        Failure::with_help(
-            exit::USAGE,
-            format!("{}: no `{format}` file: {error}", path.display()),
-            "such files are written by rekindle itself (`-o`), as JSON",
-        )
+        Failure::usage(format!("{}: no `{format}` file: {error}", path.display()))
+            .help("such files are written by rekindle itself (`-o`), as JSON")
     })?;
     match found.format == format {
         true => serde_json::from_str(&text).map_err(wrong),

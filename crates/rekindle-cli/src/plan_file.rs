@@ -4,18 +4,15 @@ use std::path::Path;
 
 use rekindle_train::session::{PLAN_FORMAT, PlanFile};
 
-use crate::{exit, failure::Failure, input};
+use crate::{failure::Failure, input};
 
 /// Reads a plan that can run.
 pub fn read(path: &Path) -> Result<PlanFile, Failure> {
     let file: PlanFile = input::document(path, PLAN_FORMAT)?;
     match file.order() {
         Ok(_) => Ok(file),
-        Err(error) => Err(Failure::with_help(
-            exit::USAGE,
-            format!("{}: {error}", path.display()),
-            "make one for this config: `rekindle plan CONFIG --budget SIZE -o plan.json`",
-        )),
+        Err(error) => Err(Failure::usage(format!("{}: {error}", path.display()))
+            .help("make one for this config: `rekindle plan CONFIG --budget SIZE -o plan.json`")),
     }
 }
 
@@ -24,7 +21,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::mutated;
+    use crate::{exit, mutated};
 
     const PLAN: &str = r#"{"format": "rekindle-plan/2", "feasible": true, "planner": "segments", "budget_bytes": null,
         "predicted_peak_bytes": 40, "predicted_in_use_bytes": 40, "predicted_step_s": 0.5,

@@ -215,11 +215,8 @@ impl Progress {
     fn noticed(&mut self, notice: &Notice<'_>) {
         match notice {
             Notice::Unwritten(_) => {
-                self.written = Err(Failure::with_help(
-                    exit::FILE_REFUSED,
-                    notice,
-                    "make room, then `rekindle train --resume RUN_DIR` writes the rest",
-                ));
+                let help = "make room, then `rekindle train --resume RUN_DIR` writes the rest";
+                self.written = Err(Failure::coded(exit::FILE_REFUSED, notice).help(help));
             }
             Notice::WrittenAgain(_) => self.line(&notice.to_string()),
             _ => self.line(&format!("warning: {notice}")),

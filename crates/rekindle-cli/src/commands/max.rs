@@ -176,9 +176,8 @@ fn batch(config: &Config) -> Varied {
 
 fn depth(config: &Config) -> Result<Varied, Failure> {
     let Some(group) = deepest(&config.written) else {
-        return Err(Failure::with_help(
-            exit::USAGE,
-            "the depth cannot be varied: no group in `layers` has a `repeat`",
+        let message = "the depth cannot be varied: no group in `layers` has a `repeat`";
+        return Err(Failure::usage(message).help(
             "write the layers that repeat as a group: `{ repeat = { times = 4, layers = [...] } }`",
         ));
     };
@@ -266,7 +265,7 @@ fn confirm(training: &TrainArgs) -> Result<Ran, Failure> {
     stop::in_order("stopping");
     note!("running the answer for {CONFIRMING_STEPS} steps");
     let answer = child::ask(&words("train", training)?).map_err(|failure| {
-        let message = format!("the answer was not confirmed: {}", failure.report);
+        let message = format!("the answer was not confirmed: {}", failure.message);
         Failure::coded(failure.code, message)
     })?;
     serde_json::from_str(&answer).map_err(Failure::other)

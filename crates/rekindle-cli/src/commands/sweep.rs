@@ -73,18 +73,14 @@ pub fn run(args: &SweepArgs) -> Outcome {
         output::text(&record.text())?;
     }
     match result {
-        Err(failure) if failure.code == exit::INTERRUPTED => Err(Failure::with_help(
-            exit::INTERRUPTED,
-            format!(
-                "interrupted with {} of {} rows done",
-                record.rows.len(),
-                record.rows_asked
-            ),
-            match folder {
+        Err(failure) if failure.code == exit::INTERRUPTED => {
+            let (done, asked) = (record.rows.len(), record.rows_asked);
+            let message = format!("interrupted with {done} of {asked} rows done");
+            Err(Failure::coded(failure.code, message).help(match folder {
                 Some(folder) => format!("they are in {}", folder.display()),
                 None => "repeat the command with `-o DIR` to keep the rows that are done".into(),
-            },
-        )),
+            }))
+        }
         result => result,
     }
 }
@@ -201,7 +197,6 @@ impl Sweep<'_> {
             exit::NO_PLAN | exit::OUT_OF_MEMORY => RowOutcome::OutOfMemory,
             _ => RowOutcome::Failed,
         };
-        let message = failure.report.to_string();
-        Ok(SweepRow::not_done(point, outcome, message))
+        Ok(SweepRow::not_done(point, outcome, failure.message))
     }
 }

@@ -198,20 +198,17 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         output::text(&format!("\n{}\n", summary::closing(&record)))?;
     }
     if record.interrupted {
-        return Err(Failure::with_help(
-            exit::INTERRUPTED,
-            format!(
-                "interrupted after step {} of {}",
-                record.steps, config.training.steps
-            ),
-            match folder {
+        let (done, asked) = (record.steps, config.training.steps);
+        let message = format!("interrupted after step {done} of {asked}");
+        return Err(
+            Failure::coded(exit::INTERRUPTED, message).help(match folder {
                 Some(folder) => format!(
                     "continue with `rekindle train --resume {}`",
                     folder.display()
                 ),
                 None => "`-o RUN_DIR` saves a run, so that it can continue later".into(),
-            },
-        ));
+            }),
+        );
     }
     finished.and(drawn)
 }
@@ -286,11 +283,10 @@ pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure
     let available = device.available_bytes();
     let bytes = size.of(available).map_err(Failure::usage)?;
     match available {
-        Some(all) if bytes > all => Err(Failure::with_help(
-            exit::NO_PLAN,
-            too_much(bytes, all, device),
-            "`--budget 80%` leaves some of it to others",
-        )),
+        Some(all) if bytes > all => {
+            Err(Failure::coded(exit::NO_PLAN, too_much(bytes, all, device))
+                .help("`--budget 80%` leaves some of it to others"))
+        }
         _ => Ok(bytes),
     }
 }
