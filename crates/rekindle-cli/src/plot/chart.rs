@@ -117,14 +117,6 @@ impl Picture {
             .push(html! { text x=(x) y=(y) dx=(gap) dy="-5" text-anchor=(anchor) { (text) } });
     }
 
-    /// What the pointer shows over an area.
-    pub fn hint(&mut self, corners: &[Place], text: &str) {
-        let points = self.points(corners);
-        self.shapes.push(html! {
-            polygon points=(points) fill="none" pointer-events="all" { title { (terminal::shown(text)) } }
-        });
-    }
-
     fn entry(&mut self, text: &str, mark: Markup) {
         if self.legend.iter().all(|(_, known)| known != text) {
             self.legend.push((mark, text.to_owned()));
@@ -197,44 +189,17 @@ fn dot([inner, ring]: [&str; 2], hint: &str) -> Markup {
     }
 }
 
-/// The corners of a block.
-pub fn block([left, right]: [f64; 2], [bottom, top]: [f64; 2]) -> [Place; 4] {
-    [(left, bottom), (right, bottom), (right, top), (left, top)]
-}
-
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use rekindle_plan::Bytes;
 
     use super::*;
-
-    /// Relative luminance, WCAG 2.
-    pub fn luminance(colour: &str) -> f64 {
-        let channel = |digits: &str| {
-            let value = u8::from_str_radix(digits, 16).expect("hexadecimal digits");
-            match f64::from(value) / 255.0 {
-                value if value <= 0.040_45 => value / 12.92,
-                value => ((value + 0.055) / 1.055).powf(2.4),
-            }
-        };
-        let [red, green, blue] = [1..3, 3..5, 5..7].map(|digits| channel(&colour[digits]));
-        0.2126 * red + 0.7152 * green + 0.0722 * blue
-    }
-
-    #[test]
-    fn text_is_legible() {
-        for ink in [TEXT, SOFT] {
-            let contrast = (luminance(PAPER) + 0.05) / (luminance(ink) + 0.05);
-            assert!(contrast >= 4.5, "{contrast}");
-        }
-    }
 
     #[test]
     fn names_are_escaped() {
         let axis = || Axis::of_bytes("</text><script>", Bytes(1), 1.0);
         let mut picture = Picture::new("<a> & \"b\"\u{7}", axis(), axis());
-        let corners = block([0.0, 1.0], [0.0, 1.0]);
-        picture.hint(&corners, "</title><script>\u{7}");
+        picture.dot((0.0, 0.0), [TEXT, PAPER], "</title><script>\u{7}");
         let svg = picture.svg();
         assert!(svg.contains("aria-label=\"&lt;a&gt; &amp; &quot;b&quot;"));
         assert!(svg.contains("&lt;/title&gt;&lt;script&gt;"));

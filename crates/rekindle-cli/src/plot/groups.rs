@@ -21,47 +21,39 @@ pub struct Group<'a> {
     pub pass: Pass,
 }
 
-/// An action that takes a share of `1 / parts` of the step is a group; shorter ones are joined until they do, or until such an
-/// action follows.
+/// Consecutive actions that begin in the same of `parts` parts of the step's time are a group; an action as long as a part
+/// begins one.
 pub fn groups(timeline: &Timeline, parts: usize) -> Vec<Group<'_>> {
-    let actions = &timeline.actions;
-    let least = timeline.duration().0 / parts as f64;
+    let end = timeline.duration();
+    let width = end.0 / parts as f64;
+    let part = |action: &TimedAction| (action.start_s.0 / width) as usize;
+    let joined = |a: &TimedAction, b: &TimedAction| part(a) == part(b) && b.duration_s.0 < width;
+    let mut chunks = timeline.actions.chunk_by(joined).peekable();
     let mut groups = Vec::new();
-    let mut first = 0;
-    for end in 1..=actions.len() {
-        let next = actions.get(end);
-        let ends = [
-            actions[first].start_s,
-            next.map_or(timeline.duration(), |next| next.start_s),
-        ];
-        let [from, to] = ends.map(|time| time.0);
-        if to - from >= least || next.is_none_or(|next| next.duration_s.0 >= least) {
-            groups.push(group(&actions[first..end], [from, to]));
-            first = end;
-        }
+    while let Some(actions) = chunks.next() {
+        let next = chunks.peek().map_or(end, |next| next[0].start_s);
+        groups.push(Group::new(actions, [actions[0].start_s.0, next.0]));
     }
     groups
 }
 
-fn group(actions: &[TimedAction], ends: [f64; 2]) -> Group<'_> {
-    let held = |action: &TimedAction| action.predicted_at_peak.total();
-    let (mut highest, mut longest) = (&actions[0], &actions[0]);
-    for action in actions {
-        if held(action) > held(highest) {
-            highest = action;
+impl<'a> Group<'a> {
+    fn new(actions: &'a [TimedAction], ends: [f64; 2]) -> Self {
+        let highest = actions
+            .iter()
+            .max_by_key(|action| action.predicted_at_peak.total());
+        let longest = actions
+            .iter()
+            .max_by(|a, b| a.duration_s.0.total_cmp(&b.duration_s.0));
+        let measured = actions.iter().map(|action| action.measured_peak_bytes);
+        let reserved = actions.iter().filter_map(|action| action.reserved_bytes);
+        Self {
+            ends,
+            highest: highest.unwrap_or(&actions[0]),
+            measured: measured.max().unwrap_or_default(),
+            reserved: reserved.max(),
+            pass: longest.unwrap_or(&actions[0]).pass,
         }
-        if action.duration_s.0 > longest.duration_s.0 {
-            longest = action;
-        }
-    }
-    let measured = actions.iter().map(|action| action.measured_peak_bytes);
-    let reserved = actions.iter().filter_map(|action| action.reserved_bytes);
-    Group {
-        ends,
-        highest,
-        measured: measured.max().unwrap_or_default(),
-        reserved: reserved.max(),
-        pass: longest.pass,
     }
 }
 

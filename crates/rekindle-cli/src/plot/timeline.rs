@@ -4,7 +4,7 @@
 //! The strip above shows which pass was running; for a run on several ranks, a second strip shows the all-reduces. The
 //! legend has each kind's bytes at the predicted peak, and each pass's time.
 
-use rekindle_plan::{Action, Bytes, Parts, Seconds};
+use rekindle_plan::{Bytes, Parts, Seconds};
 use rekindle_train::{
     record::RunRecord,
     timeline::{Pass, TimedAction, Timeline},
@@ -12,7 +12,7 @@ use rekindle_train::{
 
 use super::{
     axis::Axis,
-    chart::{self, PAPER, Picture, Place, SOFT, TEXT, block},
+    chart::{self, PAPER, Picture, Place, SOFT, TEXT},
     groups::{Group, groups},
 };
 
@@ -53,31 +53,6 @@ const PASSES: [(Pass, &str, &str); 7] = [
 /// All-reduces of gradients.
 const EXCHANGE: &str = "#F8D894";
 
-/// The name of a pass.
-pub fn pass_name(pass: Pass) -> &'static str {
-    let found = PASSES.iter().find(|(of, ..)| *of == pass);
-    found.map_or("", |(_, name, _)| name)
-}
-
-/// An action by its stage's name.
-pub fn what_runs(record: &RunRecord, timed: &TimedAction) -> String {
-    let name = |stage: usize| {
-        let stage = record.stages.get(stage);
-        stage.map_or("a stage", |stage| stage.name.as_str())
-    };
-    let action = match timed.action {
-        Action::Forward(stage) => format!("the forward of {}", name(stage.0)),
-        Action::Loss => "the loss".into(),
-        Action::Backward(stage) => format!("the backward of {}", name(stage.0)),
-        Action::Optimize => "the update".into(),
-    };
-    match timed.pass {
-        Pass::Offload => format!("an offload in {action}"),
-        Pass::Fetch => format!("a fetch in {action}"),
-        _ => action,
-    }
-}
-
 /// The timeline of a run, if it has one.
 pub fn picture(record: &RunRecord) -> Option<String> {
     let timeline = record.timeline.as_ref()?;
@@ -100,7 +75,6 @@ pub fn picture(record: &RunRecord) -> Option<String> {
         Axis::of_bytes("memory in use", top, TOP),
     );
     let drawing = Drawing {
-        record,
         timeline,
         highest,
         groups,
@@ -113,12 +87,10 @@ pub fn picture(record: &RunRecord) -> Option<String> {
     drawing.areas(&mut picture);
     drawing.lines(&mut picture);
     drawing.peak(&mut picture);
-    drawing.hints(&mut picture);
     Some(picture.svg())
 }
 
 struct Drawing<'a> {
-    record: &'a RunRecord,
     timeline: &'a Timeline,
     highest: &'a TimedAction,
     groups: Vec<Group<'a>>,
@@ -137,9 +109,10 @@ impl Drawing<'_> {
         self.groups.iter().flat_map(level).collect()
     }
 
-    /// A block of a strip.
-    fn block(&self, strip: f64, ends: [f64; 2]) -> [Place; 4] {
-        block(ends, [strip * self.top, (strip + STRIP) * self.top])
+    /// The corners of a block of a strip.
+    fn block(&self, strip: f64, [left, right]: [f64; 2]) -> [Place; 4] {
+        let [bottom, top] = [strip, strip + STRIP].map(|edge| edge * self.top);
+        [(left, bottom), (right, bottom), (right, top), (left, top)]
     }
 
     /// Which pass was running.
@@ -226,50 +199,5 @@ impl Drawing<'_> {
         picture.line(&[point, above], SOFT, 1, None);
         picture.dot(point, [TEXT, PAPER], "");
         picture.label(above, point.0 < self.end / 2.0, &text);
-    }
-
-    /// What the highest action of each group held.
-    fn hints(&self, picture: &mut Picture) {
-        for group in &self.groups {
-            let action = group.highest;
-            let text = format!(
-                "{}: predicted {}, measured {}, {}",
-                what_runs(self.record, action),
-                action.predicted_at_peak.total(),
-                action.measured_peak_bytes,
-                action.duration_s,
-            );
-            picture.hint(&block(group.ends, [0.0, self.top * TOP]), &text);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Also for those who see no hues: kinds that touch, and passes that follow each other.
-    #[test]
-    fn neighbours_differ_in_lightness() {
-        let kinds = [[0, 1], [1, 2], [3, 4]].map(|pair| pair.map(|kind: usize| KINDS[kind].1));
-        let colour = |pass: Pass| {
-            let found = PASSES.iter().find(|(of, ..)| *of == pass);
-            found.map_or("", |(.., colour)| colour)
-        };
-        let passes = [
-            [Pass::Forward, Pass::Loss],
-            [Pass::Forward, Pass::Backward],
-            [Pass::Backward, Pass::Recompute],
-            [Pass::Backward, Pass::Optimizer],
-            [Pass::Forward, Pass::Offload],
-            [Pass::Backward, Pass::Fetch],
-            [Pass::Offload, Pass::Fetch],
-        ];
-        let passes = passes.map(|pair| pair.map(colour));
-        for [a, b] in kinds.into_iter().chain(passes) {
-            let luminance = chart::tests::luminance;
-            let difference = (luminance(a) - luminance(b)).abs();
-            assert!(difference > 0.05, "{a}, {b}: {difference}");
-        }
     }
 }
