@@ -1,7 +1,7 @@
 //! `rekindle estimate`: a training's memory by kind, and whether it fits, from shapes.
 
+use rekindle::size::Size;
 use rekindle_train::{
-    device::DeviceInfo,
     kernels,
     session::ScheduleRequest,
     update::{UpdateChoice, Updates, updates},
@@ -10,10 +10,10 @@ use rekindle_train::{
 use super::train;
 use crate::{
     args::{EstimateArgs, MeasureArgs, TrainArgs},
-    config::{self, RunKeys},
+    config,
     estimate::{Estimate, Limit},
     failure::{Failure, Outcome},
-    output, plan_file,
+    output,
 };
 
 /// Runs the estimate. If no plan fits the budget, the error is reported after the report.
@@ -27,7 +27,11 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         ..args.config.training(measure)
     })?;
     let device = config.device().listed()?;
-    let wanted = wanted(&config.run, &device)?;
+    let run = &config.run;
+    let asked = run.segments.is_some() || run.budget.is_some() || run.planner.is_some();
+    let bytes = |size: Size| size.of(device.available_bytes()).map_err(Failure::usage);
+    let wanted = (asked || run.plan.is_some()).then(|| train::request(run, bytes));
+    let wanted = wanted.transpose()?;
     let budget = match &wanted {
         Some(ScheduleRequest::Plan(request)) => request.budget,
         _ => None,
@@ -60,21 +64,4 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         Some(error) => Err(error.into()),
         None => Ok(()),
     }
-}
-
-/// What is asked for, if anything.
-fn wanted(run: &RunKeys, device: &DeviceInfo) -> Result<Option<ScheduleRequest>, Failure> {
-    if let Some(path) = &run.plan {
-        let file = plan_file::read(path)?;
-        return Ok(Some(ScheduleRequest::Given(Box::new(file))));
-    }
-    if run.segments.is_none() && run.budget.is_none() && run.planner.is_none() {
-        return Ok(None);
-    }
-    let budget = match run.budget {
-        Some(size) => Some(size.of(device.available_bytes()).map_err(Failure::usage)?),
-        None => None,
-    };
-    let request = train::plan_request(run, budget)?;
-    Ok(Some(ScheduleRequest::Plan(request)))
 }

@@ -20,7 +20,7 @@ use rekindle_train::{
 
 use super::train;
 use crate::{
-    args::{Lever, MaxArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
+    args::{Lever, MaxArgs, MeasureArgs, ScheduleArgs, TrainArgs},
     child,
     config::{self, Config, depth::deepest},
     device::DeviceChoice,
@@ -264,9 +264,8 @@ impl Subject<'_> {
 fn confirm(training: &TrainArgs) -> Result<Ran, Failure> {
     stop::in_order("stopping");
     note!("running the answer for {CONFIRMING_STEPS} steps");
-    let answer = child::ask(&words("train", training)?).map_err(|failure| {
+    child::ask("train", training).map_err(|failure| {
         let message = format!("the answer was not confirmed: {}", failure.message);
         Failure::coded(failure.code, message)
-    })?;
-    serde_json::from_str(&answer).map_err(Failure::other)
+    })
 }

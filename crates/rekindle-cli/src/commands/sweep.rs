@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use rekindle_plan::{Bytes, PlanError};
+use serde::de::IgnoredAny;
 
 use super::train;
 use crate::{
-    args::{SweepArgs, TrainArgs, words},
+    args::{SweepArgs, TrainArgs},
     child,
     config::{self, Config},
     device::DeviceChoice,
@@ -170,7 +171,7 @@ impl Sweep<'_> {
             steps: None,
             ..self.training.clone()
         });
-        match child::ask(&words("plan", &planning)?) {
+        match child::ask::<IgnoredAny>("plan", &planning) {
             Err(Failure {
                 infeasible: Some(answer),
                 ..
@@ -183,11 +184,8 @@ impl Sweep<'_> {
     /// Runs a row.
     fn trained(&self, point: Point) -> Result<SweepRow, Failure> {
         let training = point.of(self.training.clone());
-        let failure = match child::ask(&words("train", &training)?) {
-            Ok(answer) => {
-                let run = serde_json::from_str(&answer).map_err(Failure::other)?;
-                return Ok(SweepRow::done(point, run));
-            }
+        let failure = match child::ask("train", &training) {
+            Ok(run) => return Ok(SweepRow::done(point, run)),
             Err(failure) => failure,
         };
         let outcome = match failure.code {

@@ -15,7 +15,7 @@ use rekindle_train::{
 
 use super::plan_graph::plan_elsewhere;
 use crate::{
-    args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
+    args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs},
     child,
     config::{self, Config, OffloadChoice, RunKeys},
     device::DeviceChoice,
@@ -49,7 +49,7 @@ pub(super) fn asked(args: &TrainArgs, ranks: &Ranks) -> Result<Asked, Failure> {
     let local = ranks.local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
-    let schedule = request(&config.run, &device)?;
+    let schedule = request(&config.run, |size| bytes_of(size, &device))?;
     Ok(Asked {
         config,
         device,
@@ -236,8 +236,7 @@ fn plain_steps(args: &TrainArgs) -> Option<Measured> {
         no_eval: true,
         ..config.training(measure)
     };
-    let answer = child::ask(&words("train", &plain).ok()?).ok()?;
-    serde_json::from_str(&answer).ok()
+    child::ask("train", &plain).ok()
 }
 
 /// Writes a picture of the traced step beside the run's record.
@@ -258,24 +257,18 @@ fn run_dir(args: &TrainArgs) -> Option<RunDir> {
 }
 
 /// The schedule request, from at most one of segments, a budget and a plan, and a planner.
-pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequest, Failure> {
+pub(super) fn request(
+    run: &RunKeys,
+    bytes: impl Fn(Size) -> Result<Bytes, Failure>,
+) -> Result<ScheduleRequest, Failure> {
     if let Some(path) = &run.plan {
         return Ok(ScheduleRequest::Given(Box::new(plan_file::read(path)?)));
     }
-    let budget = match run.budget {
-        Some(size) => Some(bytes_of(size, device)?),
-        None => None,
-    };
-    Ok(ScheduleRequest::Plan(plan_request(run, budget)?))
-}
-
-/// The plan request for a budget in bytes.
-pub(super) fn plan_request(run: &RunKeys, budget: Option<Bytes>) -> Result<Request, Failure> {
-    Ok(Request {
+    Ok(ScheduleRequest::Plan(Request {
         planner: Planner::asked(run.planner, run.segments)?,
-        budget,
+        budget: run.budget.map(bytes).transpose()?,
         ..Request::default()
-    })
+    }))
 }
 
 /// A budget in bytes; fails if the device has less.

@@ -123,7 +123,8 @@ fn plans(
     let run = &config.run;
     let mut plans = Vec::new();
     let mut add = |name: String, keys: &RunKeys| {
-        plans.push((name, train::request(keys, device)?));
+        let bytes = |size| train::bytes_of(size, device);
+        plans.push((name, train::request(keys, bytes)?));
         Ok::<_, Failure>(())
     };
     let mut segments = args.segments.clone();
