@@ -133,26 +133,21 @@ impl Estimate {
             (None, Some(most)) => Some(step.plan(&within(Planner::Optimal, most))),
             (None, None) => None,
         };
-        let mut plan = None;
-        let (mut refused, mut smallest_budget_bytes) = (None, None);
-        match found {
-            Some(Ok(found)) => {
-                let fits = most.map(|most| found.summary.predicted_peak <= most);
-                plan = Some(column(&found, fits));
-            }
-            Some(Err(RunError::Plan(error))) => {
-                let PlanError::Infeasible {
-                    smallest_of_all, ..
-                } = error
-                else {
-                    return Err(error.into());
-                };
-                smallest_budget_bytes = Some(smallest_of_all);
-                refused = Some(error);
-            }
-            Some(Err(error)) => return Err(error.into()),
-            None => {}
-        }
+        let (found, refused) = match found.transpose() {
+            Ok(found) => (found, None),
+            Err(RunError::Plan(error @ PlanError::Infeasible { .. })) => (None, Some(error)),
+            Err(error) => return Err(error.into()),
+        };
+        let plan = found.map(|found| {
+            let fits = most.map(|most| found.summary.predicted_peak <= most);
+            column(&found, fits)
+        });
+        let smallest_budget_bytes = match refused {
+            Some(PlanError::Infeasible {
+                smallest_of_all, ..
+            }) => Some(smallest_of_all),
+            _ => None,
+        };
         let settings = &config.training;
         let estimate = Self {
             format: ESTIMATE_FORMAT,

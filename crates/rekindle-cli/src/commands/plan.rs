@@ -141,10 +141,7 @@ fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
     if args.answer.json {
         return output::json(frontier);
     }
-    let mut table = table::table(
-        ["budget", "peak", "of plain", "step", "x plain", "schedule"],
-        0..5,
-    );
+    let mut table = table::table("budget|peak|of plain|step|x plain|schedule", 0..5);
     let points = &frontier.points;
     let shown = spread(points.len());
     for point in shown.iter().map(|&index| &points[index]) {
@@ -187,8 +184,8 @@ fn spread(count: usize) -> Vec<usize> {
 /// The parts of the peak in bytes.
 fn peak(plan: &Planned) -> table::Table {
     let (action, parts) = plan.at_peak();
-    let title = format!("at the peak, `{action}`");
-    let mut table = table::table([title.as_str(), "bytes"], 1..2);
+    let header = format!("at the peak, `{action}`|bytes");
+    let mut table = table::table(&header, 1..2);
     for (part, bytes) in [
         ("parameters, data, optimizer state", parts.fixed),
         ("kept activations", parts.activations),
@@ -204,7 +201,7 @@ fn peak(plan: &Planned) -> table::Table {
 
 /// How many stages run forward how often.
 fn forwards(plan: &Planned) -> table::Table {
-    let mut table = table::table(["forwards", "stages"], 0..2);
+    let mut table = table::table("forwards|stages", 0..2);
     let forwards = &plan.staged.forwards;
     let most = forwards.iter().max().copied().unwrap_or_default();
     for times in 1..=most {

@@ -173,14 +173,7 @@ fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
 
 fn table(comparisons: &[Comparison], tolerance: f64) -> String {
     let mut table = table::table(
-        [
-            "plan",
-            "planner",
-            "loss",
-            "gradients",
-            "parameters and statistics",
-            "",
-        ],
+        "plan|planner|loss|gradients|parameters and statistics|",
         2..5,
     );
     for comparison in comparisons {

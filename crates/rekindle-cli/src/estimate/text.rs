@@ -70,16 +70,7 @@ impl Estimate {
     }
 
     fn table(&self) -> table::Table {
-        let header = [
-            "",
-            "peak",
-            "parameters",
-            "optimizer",
-            "gradients",
-            "activations",
-            "step",
-            "fits",
-        ];
+        let header = "|peak|parameters|optimizer|gradients|activations|step|fits";
         let mut table = table::table(header, 1..7);
         let rows = [
             Some(&self.plain),

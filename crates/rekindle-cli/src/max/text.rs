@@ -57,17 +57,9 @@ impl MaxRecord {
     }
 
     fn table(&self) -> Table {
-        let header = [
-            "",
-            self.varied.lever.name(),
-            "peak",
-            "fixed",
-            "gradients",
-            "activations",
-            "step",
-            "update",
-        ];
-        let mut table = table::table(header, 1..7);
+        let size = self.varied.lever.name();
+        let header = format!("|{size}|peak|fixed|gradients|activations|step|update");
+        let mut table = table::table(&header, 1..7);
         for way in ScheduleKind::ALL {
             match self.of(way) {
                 Some(largest) => table.add_row(cells(largest)),

@@ -53,14 +53,7 @@ fn stages(record: &RunRecord) -> Table {
     let stages: Vec<_> = record.stages.iter().zip(&record.forwards).collect();
     let sizes = |stage: &Stage| (stage.output_bytes, stage.saved_bytes, stage.param_bytes);
     let alike = |a: &(&Stage, &usize), b: &(&Stage, &usize)| (sizes(a.0), a.1) == (sizes(b.0), b.1);
-    let header = [
-        "stage",
-        "name",
-        "forwards",
-        "output",
-        "kept for backward",
-        "parameters",
-    ];
+    let header = "stage|name|forwards|output|kept for backward|parameters";
     let mut table = table::table(header, 2..6);
     let mut first = 0;
     for group in stages.chunk_by(alike) {

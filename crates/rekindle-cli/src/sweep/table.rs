@@ -87,16 +87,7 @@ impl SweepRecord {
 
     /// Its rows.
     pub fn table(&self) -> Table {
-        let header = [
-            "run",
-            "predicted",
-            "measured",
-            "error",
-            "activations",
-            "step",
-            "x plain",
-            "fits",
-        ];
+        let header = "run|predicted|measured|error|activations|step|x plain|fits";
         let mut table = table::table(header, 1..7);
         for row in &self.rows {
             table.add_row(row.cells());
