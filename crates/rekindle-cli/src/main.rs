@@ -15,7 +15,7 @@
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures (timeline, frontier) as SVG; a run or a sweep as one HTML page |
-//! | [`started`], [`shell`] | how a run was started, kept in its folder; how a command line is quoted |
+//! | [`started`] | how a run was started, kept in its folder |
 //! | [`child`] | commands of this program in processes of their own, which end with this one |
 //! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
@@ -55,7 +55,6 @@ mod plot;
 mod progress;
 mod ranks;
 mod report;
-mod shell;
 mod started;
 mod stop;
 mod summary;

@@ -11,10 +11,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    args::line,
     exit,
     failure::{Failure, Outcome},
     input, output,
-    shell::line,
 };
 
 const FILE: &str = "command.json";

@@ -23,7 +23,7 @@ pub use self::{
     plan::{EstimateArgs, PlanArgs, ProfileArgs},
     shared::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
     sweep::{Lever, MaxArgs, SweepArgs, VerifyArgs},
-    train::{TrainArgs, words},
+    train::{TrainArgs, line, words},
 };
 use crate::terminal::LookArgs;
 

@@ -11,8 +11,7 @@ use rekindle_train::{
 };
 
 use super::{
-    axis::Axis,
-    chart::{self, PAPER, Picture, Place, SOFT, TEXT},
+    chart::{self, Axis, PAPER, Picture, Place, SOFT, TEXT},
     groups::{Group, groups},
 };
 
