@@ -95,11 +95,6 @@ pub struct MeasureArgs {
     pub count: Option<Count>,
     /// Whether a plan within a budget may move tensors of a GPU to host memory between forward and backward: auto (the
     /// default) or never
-    #[arg(
-        long,
-        value_name = "WHEN",
-        help_heading = "Schedule",
-        value_parser = word::<OffloadChoice>()
-    )]
+    #[arg(long, value_name = "WHEN", help_heading = "Schedule")]
     pub offload: Option<OffloadChoice>,
 }

@@ -32,10 +32,3 @@ pub(super) fn number_or_word<T: DeserializeOwned>(text: &str) -> Result<T, Strin
     let value = number.unwrap_or_else(|_| Value::String(text.to_owned()));
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
-
-/// Reads a number of ranks.
-pub(super) fn ranks() -> impl TypedValueParser<Value = usize> {
-    clap::value_parser!(u32)
-        .range(1..)
-        .map(|ranks| ranks as usize)
-}

@@ -33,7 +33,8 @@ pub fn run(args: &PlanArgs) -> Outcome {
         return plan_graph::of_graph(path, &of_file(args)?, args.answer.json);
     }
     let world = ranks::world()?;
-    let ranks = ranks::settled(&world, ranks::planned_for(&world, args.ranks, args.link));
+    let asked = args.ranks.map(|ranks| ranks as usize);
+    let ranks = ranks::settled(&world, ranks::planned_for(&world, asked, args.link));
     let outcome = ranks.and_then(|ranks| of_config(args, &ranks));
     ranks::end(world, outcome)
 }

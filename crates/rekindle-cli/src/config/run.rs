@@ -2,6 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
+use clap::ValueEnum;
 use rekindle::{meter::Count, size::Size};
 use rekindle_plan::Planner;
 use rekindle_train::{
@@ -18,7 +19,9 @@ use crate::{
 };
 
 /// Whether plans may move tensors to host memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum OffloadChoice {
     /// On GPUs, where a plan is faster so or nothing else fits.
