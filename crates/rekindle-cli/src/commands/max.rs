@@ -67,7 +67,11 @@ pub fn run(args: &MaxArgs) -> Outcome {
         training,
         config: &config,
         kernels: kernels(device.device),
-        process_bytes: process_bytes(device.device),
+        // On the CPU, a process of this program besides the training holds about as much as this process.
+        process_bytes: match device.device {
+            DeviceId::Cpu => Bytes(rekindle_alloc::in_use() as u64),
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Bytes::ZERO,
+        },
         varied,
     };
     let largest = subject.largest(budget, args.slowdown)?;
@@ -80,9 +84,9 @@ pub fn run(args: &MaxArgs) -> Outcome {
         },
         ..training.clone()
     };
-    let run = answer.as_ref().map(|training| {
-        let run = within(training, asked);
-        TrainArgs { json: false, ..run }.typed()
+    let run = answer.as_ref().map(|training| TrainArgs {
+        json: false,
+        ..within(training, asked)
     });
     let mut record = MaxRecord {
         format: MAX_FORMAT.into(),
@@ -94,7 +98,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         varied: subject.varied,
         batch: (args.vary != Lever::Batch).then_some(config.training.batch),
         largest,
-        run: run.transpose()?,
+        run: run.map(|run| run.typed()).transpose()?,
         confirmed: None,
     };
     let mut unconfirmed = Ok(());
@@ -150,14 +154,6 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
         )));
     }
     Ok(())
-}
-
-/// Memory of a process of this program besides the training: on the CPU, about as much as this process holds.
-fn process_bytes(device: DeviceId) -> Bytes {
-    match device {
-        DeviceId::Cpu => Bytes(rekindle_alloc::in_use() as u64),
-        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Bytes(0),
-    }
 }
 
 fn batch(config: &Config) -> Varied {

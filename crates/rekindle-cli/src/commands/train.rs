@@ -1,21 +1,19 @@
 //! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
-use std::path::Path;
-
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     data::Split,
     device::{DeviceId, DeviceInfo, probe},
     ranks::Ranks,
-    record::{Measured, RunRecord},
+    record::Measured,
     run_dir::RunDir,
     session::{self, Event, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
 };
 
 use super::plan_graph::plan_elsewhere;
 use crate::{
-    args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs},
+    args::{MeasureArgs, ScheduleArgs, TrainArgs},
     child,
     config::{self, Config, OffloadChoice, RunKeys},
     device::DeviceChoice,
@@ -121,6 +119,8 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     let plain = || plain_steps(args);
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
+    let resumed = args.resume.clone().map(RunDir::Resume);
+    let new = args.output.clone().map(RunDir::New);
     let job = Job {
         name: &name,
         device: Some(&device),
@@ -131,7 +131,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         count: config.count(),
         host,
         planner: on_cpu.then_some(plan_elsewhere),
-        run_dir: run_dir(args).filter(|_| speaks),
+        run_dir: resumed.or(new).filter(|_| speaks),
         snapshot_every: config.run.snapshot_every.unwrap_or_default(),
         keep_snapshots: config.run.keep_snapshots.unwrap_or(KEEP_SNAPSHOTS),
         weights: args.weights.clone().filter(|_| speaks),
@@ -187,11 +187,12 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         return Ok(());
     }
     let record = result?;
-    let drawn = match folder {
-        Some(folder) if speaks => draw_timeline(&record, folder),
+    let drawn = match (folder, plot::timeline::picture(&record)) {
+        (Some(folder), Some(picture)) if speaks => {
+            output::file(&folder.join("timeline.svg"), &picture)
+        }
         _ => Ok(()),
     };
-
     if args.json && speaks {
         output::json(&record)?;
     } else if speaks {
@@ -219,41 +220,24 @@ const PLAIN_STEPS: usize = 6;
 /// Runs a few plain steps of the same training in another process, so that its peak is separate.
 fn plain_steps(args: &TrainArgs) -> Option<Measured> {
     note!("comparing with {PLAIN_STEPS} plain steps in another process");
-    let config = ConfigArgs {
-        config: args.config_path().to_owned(),
-        replace: args.replace.clone(),
-    };
     let measure = MeasureArgs {
         device: Some(DeviceChoice::One(DeviceId::Cpu)),
         ..args.measure.clone()
     };
     let plain = TrainArgs {
+        config: args.config.clone(),
+        replace: args.replace.clone(),
+        measure,
         schedule: ScheduleArgs {
             segments: Some(1),
             ..ScheduleArgs::default()
         },
         steps: Some(PLAIN_STEPS),
         no_eval: true,
-        ..config.training(measure)
+        json: true,
+        ..TrainArgs::default()
     };
     child::ask("train", &plain).ok()
-}
-
-/// Writes a picture of the traced step beside the run's record.
-fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
-    match plot::timeline::picture(record) {
-        Some(picture) => output::file(&folder.join("timeline.svg"), &picture),
-        None => Ok(()),
-    }
-}
-
-/// The folder for the run's files.
-fn run_dir(args: &TrainArgs) -> Option<RunDir> {
-    match (&args.output, &args.resume) {
-        (_, Some(folder)) => Some(RunDir::Resume(folder.clone())),
-        (Some(folder), None) => Some(RunDir::New(folder.clone())),
-        (None, None) => None,
-    }
 }
 
 /// The schedule request, from at most one of segments, a budget and a plan, and a planner.

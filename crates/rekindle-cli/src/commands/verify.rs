@@ -1,6 +1,5 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
-use rekindle::Dtype;
 use rekindle_plan::Request;
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
@@ -46,10 +45,6 @@ const GPU_TOLERANCE: f64 = 1e-3;
 /// The same for half types, whose precision is lower: in units in the last place.
 const GPU_ULPS: f64 = 8.0;
 
-fn gpu_tolerance(dtype: Dtype) -> f64 {
-    GPU_TOLERANCE.max(GPU_ULPS * dtype.epsilon())
-}
-
 /// Compares, and fails if anything differs.
 pub fn run(args: &VerifyArgs) -> Outcome {
     let config = config::load(&TrainArgs {
@@ -73,17 +68,17 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     );
     let tolerance = match device.device {
         DeviceId::Cpu => 0.0,
-        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => gpu_tolerance(config.training.dtype),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => {
+            GPU_TOLERANCE.max(GPU_ULPS * config.training.dtype.epsilon())
+        }
     };
     let plans = plans(args, &config, &device)?;
     let verified = verify(&job, plans, device.device, &mut |comparison| {
         note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
     })?;
     let comparisons = &verified.comparisons;
-    let failed = comparisons
-        .iter()
-        .filter(|comparison| verdict(comparison, tolerance) == DIFFERS)
-        .count();
+    let differs = |one: &&Comparison| verdict(one, tolerance) == DIFFERS;
+    let failed = comparisons.iter().filter(differs).count();
     let plans = comparisons.len();
     if args.answer.json {
         output::json(&VerifyRecord {
