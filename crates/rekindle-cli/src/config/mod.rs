@@ -240,25 +240,24 @@ fn replace_numbers(training: &mut TrainSettings, typed: &TrainArgs) -> Result<()
 
 /// The model's input: the data's shape, unless the config sets another image size.
 fn input(stated: Option<Vec<usize>>, source: &Source) -> Result<SampleShape, String> {
-    let SampleShape { kind, dims } = source.sample_shape();
-    let fits = match (&stated, source) {
-        (Some(stated), Source::Mnist { .. }) => {
-            matches!(stated[..], [1, rows, columns] if rows > 0 && columns > 0)
-        }
-        (Some(stated), _) => *stated == dims,
-        (None, _) => true,
+    let shape = source.sample_shape();
+    let Some(dims) = stated else {
+        return Ok(shape);
     };
-    match source {
-        _ if fits => Ok(SampleShape {
-            kind,
-            dims: stated.unwrap_or(dims),
-        }),
-        Source::Mnist { .. } => {
-            Err("`input` must be [1, rows, columns], as IDX images have it".into())
-        }
-        _ => Err(format!(
-            "`input` must be {dims:?}, the shape of the data's samples"
-        )),
+    let (fits, wanted) = match source {
+        Source::Mnist { .. } => (
+            matches!(dims[..], [1, rows, columns] if rows > 0 && columns > 0),
+            "[1, rows, columns], as IDX images have it".to_owned(),
+        ),
+        _ => (
+            dims == shape.dims,
+            format!("{:?}, the shape of the data's samples", shape.dims),
+        ),
+    };
+    if fits {
+        Ok(SampleShape { dims, ..shape })
+    } else {
+        Err(format!("`input` must be {wanted}"))
     }
 }
 
