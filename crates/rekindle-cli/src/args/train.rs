@@ -10,7 +10,7 @@ use rekindle_train::settings::OnNonFinite;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::word};
+use super::{ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, shared::word};
 use crate::failure::Failure;
 
 #[derive(Debug, Clone, Default, Args, Serialize)]

@@ -2,8 +2,7 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`chart`] | a picture: axes, shapes, legend, what the pointer shows |
-//! | [`groups`](mod@groups) | actions of a timeline that are drawn as one |
+//! | [`chart`] | a picture: axes and ticks, shapes, legend, what the pointer shows |
 //! | [`timeline`] | one step: memory over time, by kind |
 //! | [`frontier`] | a sweep: memory against time |
 //!
@@ -11,5 +10,4 @@
 
 mod chart;
 pub mod frontier;
-mod groups;
 pub mod timeline;

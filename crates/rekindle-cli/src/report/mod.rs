@@ -15,7 +15,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use crate::{
     plot::frontier,
     started::Started,
-    sweep::{SweepRecord, table::MARK},
+    sweep::{SweepRecord, record::MARK},
 };
 
 /// A whole page: its title, what was typed, when, and by which version, and the rest.
