@@ -60,8 +60,5 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     } else {
         output::text(&estimate.text())?;
     }
-    match impossible {
-        Some(error) => Err(error.into()),
-        None => Ok(()),
-    }
+    impossible.map_or(Ok(()), |error| Err(error.into()))
 }

@@ -143,9 +143,11 @@ fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
         return output::json(frontier);
     }
     let mut table = table::table("budget|peak|of plain|step|x plain|schedule", 0..5);
+    // Evenly spread, both ends among them.
     let points = &frontier.points;
-    let shown = spread(points.len());
-    for point in shown.iter().map(|&index| &points[index]) {
+    let (all, shown) = (points.len(), points.len().min(FRONTIER_ROWS));
+    for row in 0..shown {
+        let point = &points[row * (all - 1) / (shown - 1).max(1)];
         let peak = point.predicted_peak;
         let of_plain = 100.0 * peak.0 as f64 / point.plain_peak.0 as f64;
         table.add_row([
@@ -160,26 +162,12 @@ fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
             },
         ]);
     }
-    let rest = if shown.len() < points.len() {
-        format!(
-            "\n{} of {} points; `--json` has all of them.",
-            shown.len(),
-            points.len()
-        )
+    let rest = if shown < all {
+        format!("\n{shown} of {all} points; `--json` has all of them.")
     } else {
         String::new()
     };
     output::text(&format!("{table}\n{rest}\n"))
-}
-
-/// The indices of at most [`FRONTIER_ROWS`] of `count` points, evenly spread, both ends among them.
-fn spread(count: usize) -> Vec<usize> {
-    if count <= FRONTIER_ROWS {
-        return (0..count).collect();
-    }
-    (0..FRONTIER_ROWS)
-        .map(|row| row * (count - 1) / (FRONTIER_ROWS - 1))
-        .collect()
 }
 
 /// The parts of the peak in bytes.

@@ -158,10 +158,8 @@ impl Sweep<'_> {
     }
 
     fn write(&self) -> Outcome {
-        match self.folder {
-            Some(folder) => folder::write(folder, &self.record),
-            None => Ok(()),
-        }
+        let write = |folder| folder::write(folder, &self.record);
+        self.folder.map_or(Ok(()), write)
     }
 
     /// The smallest feasible budget. Reports every error that all rows would have.
