@@ -1,6 +1,6 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
-use rekindle_plan::Request;
+use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{Job, ScheduleRequest},
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::train;
 use crate::{
     args::{TrainArgs, VerifyArgs},
-    config::{self, Config, RunKeys},
+    config::{self, Config},
     failure::{Failure, Outcome},
     output,
     table::{self, several},
@@ -117,36 +117,29 @@ fn plans(
 ) -> Result<Vec<(String, ScheduleRequest)>, Failure> {
     let run = &config.run;
     let mut plans = Vec::new();
-    let mut add = |name: String, keys: &RunKeys| {
-        let bytes = |size| train::bytes_of(size, device);
-        plans.push((name, train::request(keys, bytes)?));
-        Ok::<_, Failure>(())
-    };
     let mut segments = args.segments.clone();
     if segments.is_empty() && args.budgets.is_empty() {
         if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
-            add("the config's plan".into(), run)?;
+            let bytes = |size| train::bytes_of(size, device);
+            plans.push(("the config's plan".into(), train::request(run, bytes)?));
         }
         segments = usual_segments(config.shape.stages.len());
         segments.extend(run.segments.filter(|count| !segments.contains(count)));
     }
     for &budget in &args.budgets {
-        let keys = RunKeys {
-            budget: Some(budget),
-            ..RunKeys::default()
-        };
-        add(format!("within {budget}"), &keys)?;
+        let request = Request::within(train::bytes_of(budget, device)?);
+        plans.push((format!("within {budget}"), ScheduleRequest::Plan(request)));
     }
     for count in segments {
         let name = match count {
             1 => "1 segment (plain)".to_owned(),
             _ => format!("{count} segments"),
         };
-        let keys = RunKeys {
-            segments: Some(count),
-            ..RunKeys::default()
+        let request = Request {
+            planner: Planner::Segments(Some(count)),
+            ..Request::default()
         };
-        add(name, &keys)?;
+        plans.push((name, ScheduleRequest::Plan(request)));
     }
     Ok(plans)
 }
