@@ -4,7 +4,6 @@
 //! light paper; on a dark screen [`STYLE_SHEET`] inverts their lightness.
 
 use maud::{Markup, PreEscaped, html};
-
 use rekindle_plan::{Bytes, Seconds};
 
 use crate::terminal;
@@ -197,19 +196,14 @@ pub struct Axis {
     /// The unit of its labels: one that makes the largest value a handy number.
     unit: f64,
     /// What it shows, with the unit's name.
-    pub title: String,
+    title: String,
 }
 
 impl Axis {
     /// Bytes up to `room` times `most`.
     pub fn of_bytes(what: &str, most: Bytes, room: f64) -> Self {
-        let size = |bits: u32| f64::from(1 << bits);
-        let units = [
-            ("GiB", size(30)),
-            ("MiB", size(20)),
-            ("KiB", size(10)),
-            ("B", 1.0),
-        ];
+        let units = [("GiB", 3), ("MiB", 2), ("KiB", 1), ("B", 0)];
+        let units = units.map(|(name, power)| (name, 1024_f64.powi(power)));
         Self::new(what, most.0 as f64, room, units)
     }
 
@@ -231,12 +225,12 @@ impl Axis {
     }
 
     /// Where a value stands, as a share of the axis.
-    pub fn share(&self, value: f64) -> f64 {
+    fn share(&self, value: f64) -> f64 {
         value / self.end
     }
 
     /// The tick at zero and at most so many more, at round numbers: each as a share of the axis, with its label.
-    pub fn ticks(&self, most: u32) -> Vec<(f64, String)> {
+    fn ticks(&self, most: u32) -> Vec<(f64, String)> {
         let end = self.end / self.unit;
         let least = end / f64::from(most);
         let power = 10_f64.powf(least.log10().floor());
