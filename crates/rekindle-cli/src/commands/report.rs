@@ -10,11 +10,7 @@ use crate::{
     args::ReportArgs,
     failure::{Failure, Outcome},
     output,
-    report::{
-        run::{NO_TIMELINE, run as page_of_run},
-        sweep as page_of_sweep,
-        trace::trace as trace_of,
-    },
+    report::{self, NO_TIMELINE, trace::trace as trace_of},
     started::Started,
     sweep,
 };
@@ -77,15 +73,15 @@ fn text(folder: &Path, trace: bool) -> Result<String, Failure> {
             true => Err(Failure::usage(
                 "a trace (.json) is of one run, not of a sweep: name a run's folder",
             )),
-            false => Ok(page_of_sweep(
-                &sweep::folder::read(folder)?,
-                started.as_ref(),
-            )),
+            false => {
+                let record = sweep::folder::read(folder)?;
+                Ok(report::sweep(&record, started.as_ref()))
+            }
         };
     }
     let record = read_record(folder)?;
     match (trace, &record.timeline) {
-        (false, _) => page_of_run(&record, started.as_ref()),
+        (false, _) => report::run(&record, started.as_ref()),
         (true, Some(timeline)) => Ok(trace_of(&record, timeline)),
         (true, None) => Err(Failure::usage(NO_TIMELINE)),
     }
