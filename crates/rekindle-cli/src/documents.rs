@@ -16,11 +16,14 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
 use crate::{
-    commands::{devices, plan_graph, report, runs, verify},
+    commands::{
+        devices,
+        estimate::{ESTIMATE_FORMAT, Estimate},
+        max::{MAX_FORMAT, MaxRecord},
+        plan_graph, report, runs, verify,
+    },
     config::ConfigFile,
-    estimate::{ESTIMATE_FORMAT, Estimate},
     failure::document::{ERROR_FORMAT, ErrorDocument, INFEASIBLE_FORMAT, Infeasible},
-    max::{MAX_FORMAT, MaxRecord},
     started::{COMMAND_FORMAT, Started},
     sweep::record::{SWEEP_FORMAT, SweepRecord},
 };
