@@ -9,8 +9,8 @@
 //! | [`commands`] | one file for each command |
 //! | [`launched`], [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees: notices during a run, and its result |
-//! | [`input`] | text files that a user names |
-//! | [`plan_file`], [`track`] | plans and tracks as files |
+//! | [`input`] | files that a user names |
+//! | [`track`] | tracks as files |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
 //! | [`plot`], [`report`] | pictures (timeline, frontier) as SVG; a run or a sweep as one HTML page |
 //! | [`started`] | how a run was started, kept in its folder |
@@ -46,7 +46,6 @@ mod launched;
 #[path = "../../rekindle-plan/tests/support/mutated.rs"]
 mod mutated;
 mod network;
-mod plan_file;
 mod plot;
 mod progress;
 mod ranks;

@@ -19,7 +19,7 @@ use crate::{
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
-    output, plan_file, plot,
+    input, output, plot,
     progress::Progress,
     ranks,
     started::{CONFIG, Started, check_new, config_of},
@@ -246,7 +246,7 @@ pub(super) fn request(
     bytes: impl Fn(Size) -> Result<Bytes, Failure>,
 ) -> Result<ScheduleRequest, Failure> {
     if let Some(path) = &run.plan {
-        return Ok(ScheduleRequest::Given(Box::new(plan_file::read(path)?)));
+        return Ok(ScheduleRequest::Given(Box::new(input::plan(path)?)));
     }
     Ok(ScheduleRequest::Plan(Request {
         planner: Planner::asked(run.planner, run.segments)?,
