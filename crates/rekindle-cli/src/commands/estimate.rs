@@ -70,11 +70,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         found = Estimate::new(&config, kernels, wanted.as_ref(), limit)?;
     }
     let (estimate, impossible) = found;
-    if args.answer.json {
-        output::json(&estimate)?;
-    } else {
-        output::text(&estimate.text())?;
-    }
+    output::answer(args.answer.json, &estimate, Estimate::text)?;
     impossible.map_or(Ok(()), |error| Err(error.into()))
 }
 
@@ -226,7 +222,7 @@ impl Estimate {
     }
 
     /// The verdict, the table, and what to know of it.
-    pub fn text(&self) -> String {
+    fn text(&self) -> String {
         let batch = match self.micro_batch {
             all if all == self.batch => format!("batch {all}"),
             part => format!("batch {} in parts of {part}", self.batch),

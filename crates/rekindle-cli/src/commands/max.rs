@@ -127,11 +127,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
             Err(failure) => unconfirmed = Err(failure),
         }
     }
-    if args.answer.json {
-        output::json(&record)?;
-    } else {
-        output::text(&record.text())?;
-    }
+    output::answer(args.answer.json, &record, MaxRecord::text)?;
     unconfirmed?;
     match answer {
         Some(_) => Ok(()),
@@ -337,7 +333,7 @@ impl MaxRecord {
     }
 
     /// The verdict, the table, and how to run it.
-    pub fn text(&self) -> String {
+    fn text(&self) -> String {
         let verdict = terminal::wrapped(&self.verdict(), "");
         let mut text = format!("{verdict}\n\n{}\n", self.table());
         if let Some(limit) = self.limit() {

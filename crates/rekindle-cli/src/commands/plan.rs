@@ -66,7 +66,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     let speaks = ranks.rank() == 0;
     let outcome = match args.frontier {
         true => match step.frontier(&job, all) {
-            Ok(points) if speaks => frontier_of(args, &points),
+            Ok(points) if speaks => output::answer(args.answer.json, &points, frontier_text),
             points => points.map(drop).map_err(Failure::from),
         },
         false => match step.plan(&job, &job.schedule) {
@@ -103,7 +103,7 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         _ => step,
     };
     if args.frontier {
-        return frontier_of(args, &step.frontier(request)?);
+        return output::answer(args.answer.json, &step.frontier(request)?, frontier_text);
     }
     show(args, &step.plan(&request)?, 0)
 }
@@ -138,10 +138,7 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     output::text(&format!("{text}\n"))
 }
 
-fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
-    if args.answer.json {
-        return output::json(frontier);
-    }
+fn frontier_text(frontier: &Frontier) -> String {
     let mut table = table::table("budget|peak|of plain|step|x plain|schedule", 0..5);
     // Evenly spread, both ends among them.
     let points = &frontier.points;
@@ -167,7 +164,7 @@ fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
     } else {
         String::new()
     };
-    output::text(&format!("{table}\n{rest}\n"))
+    format!("{table}\n{rest}\n")
 }
 
 /// The parts of the peak in bytes.

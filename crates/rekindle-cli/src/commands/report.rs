@@ -45,12 +45,11 @@ pub fn run(args: &ReportArgs) -> Outcome {
         output::file(&path, &text(folder, trace)?)?;
         paths.push(path);
     }
-    if args.answer.json {
-        let format = REPORT_FORMAT;
-        return output::json(&Document { format, paths });
-    }
-    let lines = paths.iter().map(|path| format!("{}\n", path.display()));
-    output::text(&lines.collect::<String>())
+    let format = REPORT_FORMAT;
+    output::answer(args.answer.json, &Document { format, paths }, |document| {
+        let paths = document.paths.iter();
+        paths.map(|path| format!("{}\n", path.display())).collect()
+    })
 }
 
 /// Whether a file with this name is to hold a trace, and not a page.

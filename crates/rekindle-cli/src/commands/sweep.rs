@@ -68,10 +68,8 @@ pub fn run(args: &SweepArgs) -> Outcome {
     let result = sweep.run(points, spread);
 
     let record = &sweep.record;
-    if args.answer.json {
-        output::json(record)?;
-    } else if !record.rows.is_empty() {
-        output::text(&record.text())?;
+    if args.answer.json || !record.rows.is_empty() {
+        output::answer(args.answer.json, record, SweepRecord::text)?;
     }
     match result {
         Err(failure) if failure.code == exit::INTERRUPTED => {

@@ -6,7 +6,7 @@ use rekindle_train::{
     data::Split,
     device::{DeviceId, DeviceInfo, probe},
     ranks::Ranks,
-    record::Measured,
+    record::{Measured, RunRecord},
     run_dir::RunDir,
     session::{self, Event, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
 };
@@ -193,10 +193,9 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         }
         _ => Ok(()),
     };
-    if args.json && speaks {
-        output::json(&record)?;
-    } else if speaks {
-        output::text(&format!("\n{}\n", summary::closing(&record)))?;
+    if speaks {
+        let closing = |record: &RunRecord| format!("\n{}\n", summary::closing(record));
+        output::answer(args.json, &record, closing)?;
     }
     if record.interrupted {
         let (done, asked) = (record.steps, config.training.steps);

@@ -80,27 +80,27 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let differs = |one: &&Comparison| verdict(one, tolerance) == DIFFERS;
     let failed = comparisons.iter().filter(differs).count();
     let plans = comparisons.len();
-    if args.answer.json {
-        output::json(&VerifyRecord {
-            format: VERIFY_FORMAT,
-            device: device.device,
-            steps: args.steps,
-            tolerance,
-            passed: failed == 0,
-            verified,
-        })?;
-    } else {
+    let record = VerifyRecord {
+        format: VERIFY_FORMAT,
+        device: device.device,
+        steps: args.steps,
+        tolerance,
+        passed: failed == 0,
+        verified,
+    };
+    output::answer(args.answer.json, &record, |record| {
+        let verified = &record.verified;
         let recording = verified.recording_s;
         let share = 100.0 * recording.0 / verified.plain_step_s.0;
         let only = match config.training.accumulate {
             0 | 1 => String::new(),
             parts => format!("only the first of the {parts} parts of each step is compared\n"),
         };
-        output::text(&format!(
+        format!(
             "{}{only}recording the step takes {recording}, {share:.1}% of the plain step\n",
-            table(comparisons, tolerance)
-        ))?;
-    }
+            table(&verified.comparisons, tolerance)
+        )
+    })?;
     if failed > 0 {
         return Err(Failure::other(format!(
             "{failed} of {plans} runs differ from the plain run"
