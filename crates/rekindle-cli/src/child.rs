@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
+use serde::de::DeserializeOwned;
+
 use crate::{
+    args::{TrainArgs, words},
     exit,
     failure::{
         Failure, Outcome,
@@ -101,9 +104,10 @@ pub fn run(
     })
 }
 
-/// The document that a command of this program writes. Its warnings are shown.
-pub fn ask(words: &[String]) -> Result<String, Failure> {
-    let ended = run(words, |_| Ok(()), stop::asked).map_err(|error| {
+/// The document that a command of this program writes for a training. Its warnings are shown.
+pub fn ask<T: DeserializeOwned>(command: &str, training: &TrainArgs) -> Result<T, Failure> {
+    let words = words(command, training)?;
+    let ended = run(&words, |_| Ok(()), stop::asked).map_err(|error| {
         Failure::other(format!(
             "another process of this program cannot be started: {error}"
         ))
@@ -117,7 +121,7 @@ pub fn ask(words: &[String]) -> Result<String, Failure> {
         for warning in lines.filter(|line| line.starts_with(WARNING)) {
             note!("{}", terminal::shown(warning));
         }
-        return Ok(ended.stdout);
+        return serde_json::from_str(&ended.stdout).map_err(Failure::other);
     }
     if let Ok(infeasible) = serde_json::from_str::<Infeasible>(&ended.stdout) {
         let mut failure = Failure::coded(ended.code, &infeasible);

@@ -133,8 +133,7 @@ mod tests {
     #[test]
     fn ranks_of_a_machine_have_a_gpu_each() {
         let local = |rank, ranks| Local { rank, ranks };
-        let said =
-            |kind, count| numbered(kind, count, local(1, 2)).map_err(|one| one.report.to_string());
+        let said = |kind, count| numbered(kind, count, local(1, 2)).map_err(|one| one.message);
         assert_eq!(
             said(DeviceId::Cuda(0), 2),
             Ok(DeviceChoice::One(DeviceId::Cuda(1)))

@@ -16,11 +16,14 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
 use crate::{
-    commands::{devices, plan_graph, report, runs, verify},
+    commands::{
+        devices,
+        estimate::{ESTIMATE_FORMAT, Estimate},
+        max::{MAX_FORMAT, MaxRecord},
+        plan_graph, report, runs, verify,
+    },
     config::ConfigFile,
-    estimate::{ESTIMATE_FORMAT, Estimate},
     failure::document::{ERROR_FORMAT, ErrorDocument, INFEASIBLE_FORMAT, Infeasible},
-    max::{MAX_FORMAT, MaxRecord},
     started::{COMMAND_FORMAT, Started},
     sweep::record::{SWEEP_FORMAT, SweepRecord},
 };
@@ -28,55 +31,44 @@ use crate::{
 /// Rewrites the schemas where this variable is set.
 const REWRITE: &str = "REKINDLE_WRITE_DOCS";
 
-/// A document that the program writes.
-struct Document {
+/// The schema of a document that the program reads or writes, with its format tag.
+fn document<T: JsonSchema>(
     format: &'static str,
-    schema: Value,
+    settings: SchemaSettings,
+) -> (&'static str, Value) {
+    let schema = settings.into_generator().into_root_schema_for::<T>();
+    let mut schema = schema.to_value();
+    if let Some(tag) = schema["properties"].get_mut("format") {
+        *tag = json!({ "const": format, "description": "Name and version of the format." });
+    }
+    (format, schema)
 }
 
-impl Document {
-    fn new<T: JsonSchema>(format: &'static str, settings: SchemaSettings) -> Self {
-        let schema = settings.into_generator().into_root_schema_for::<T>();
-        let mut schema = schema.to_value();
-        if let Some(tag) = schema["properties"].get_mut("format") {
-            *tag = json!({ "const": format, "description": "Name and version of the format." });
-        }
-        Self { format, schema }
-    }
+fn written<T: JsonSchema>(format: &'static str) -> (&'static str, Value) {
+    document::<T>(format, SchemaSettings::draft2020_12().for_serialize())
+}
 
-    fn written<T: JsonSchema>(format: &'static str) -> Self {
-        Self::new::<T>(format, SchemaSettings::draft2020_12().for_serialize())
-    }
-
-    /// All of them.
-    fn all() -> Vec<Self> {
-        vec![
-            Self::written::<Estimate>(ESTIMATE_FORMAT),
-            // Users may also write this file, so keys that may be omitted are not required.
-            Self::new::<Chain>(CHAIN_FORMAT, SchemaSettings::draft2020_12()),
-            Self::written::<PlanFile>(PLAN_FORMAT),
-            Self::written::<plan_graph::Program>(plan_graph::PROGRAM_FORMAT),
-            Self::written::<Infeasible>(INFEASIBLE_FORMAT),
-            Self::written::<ErrorDocument>(ERROR_FORMAT),
-            Self::written::<Frontier>(FRONTIER_FORMAT),
-            Self::written::<RunRecord>(RUN_FORMAT),
-            Self::written::<TrackedPass>(TRACK_FORMAT),
-            Self::written::<verify::VerifyRecord>(verify::VERIFY_FORMAT),
-            Self::written::<Started>(COMMAND_FORMAT),
-            Self::written::<report::Document>(report::REPORT_FORMAT),
-            Self::written::<runs::Document>(runs::RUNS_FORMAT),
-            Self::written::<SweepRecord>(SWEEP_FORMAT),
-            Self::written::<MaxRecord>(MAX_FORMAT),
-            Self::written::<devices::DeviceList>(devices::DEVICES_FORMAT),
-        ]
-    }
-
-    /// `rekindle-run/3` is `run.json`.
-    fn file(&self) -> String {
-        let name = self.format.trim_start_matches("rekindle-");
-        let name = name.split('/').next().unwrap_or_default();
-        format!("docs/schema/{name}.json")
-    }
+/// All documents.
+fn documents() -> [(&'static str, Value); 16] {
+    [
+        written::<Estimate>(ESTIMATE_FORMAT),
+        // Users may also write this file, so keys that may be omitted are not required.
+        document::<Chain>(CHAIN_FORMAT, SchemaSettings::draft2020_12()),
+        written::<PlanFile>(PLAN_FORMAT),
+        written::<plan_graph::Program>(plan_graph::PROGRAM_FORMAT),
+        written::<Infeasible>(INFEASIBLE_FORMAT),
+        written::<ErrorDocument>(ERROR_FORMAT),
+        written::<Frontier>(FRONTIER_FORMAT),
+        written::<RunRecord>(RUN_FORMAT),
+        written::<TrackedPass>(TRACK_FORMAT),
+        written::<verify::VerifyRecord>(verify::VERIFY_FORMAT),
+        written::<Started>(COMMAND_FORMAT),
+        written::<report::Document>(report::REPORT_FORMAT),
+        written::<runs::Document>(runs::RUNS_FORMAT),
+        written::<SweepRecord>(SWEEP_FORMAT),
+        written::<MaxRecord>(MAX_FORMAT),
+        written::<devices::DeviceList>(devices::DEVICES_FORMAT),
+    ]
 }
 
 /// Compares a file with what it should be, or rewrites it where [`REWRITE`] is set.
@@ -100,8 +92,11 @@ fn root() -> PathBuf {
 
 #[test]
 fn schemas_are_written_from_the_types() {
-    for document in Document::all() {
-        assert_written(&document.file(), &document.schema);
+    for (format, schema) in documents() {
+        // `rekindle-run/3` is `run.json`.
+        let name = format.trim_start_matches("rekindle-");
+        let name = name.split('/').next().unwrap_or_default();
+        assert_written(&format!("docs/schema/{name}.json"), &schema);
     }
     assert_written("docs/schema/config.json", &config_schema());
 }
@@ -129,7 +124,7 @@ fn collect_names<'a>(schema: &'a Value, names: &mut BTreeSet<&'a str>) {
 #[test]
 fn every_document_has_a_section_and_every_key_a_meaning() {
     let page = fs::read_to_string(root().join("docs/json.md")).expect("read");
-    for Document { format, schema } in Document::all() {
+    for (format, schema) in documents() {
         assert!(page.contains(&format!("\n## {format}\n")), "{format}");
         for object in schema["$defs"].as_object().into_iter().flatten() {
             meanings(format, object.1);

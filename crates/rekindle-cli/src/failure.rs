@@ -3,9 +3,9 @@
 pub mod document;
 mod process;
 
-use std::fmt::Display;
+use std::{fmt::Display, ops::Range, path::Path};
 
-use miette::{Report, miette};
+use miette::{LabeledSpan, MietteDiagnostic, NamedSource, Report};
 use rekindle::{record::RecordError, reduce::ReduceError};
 use rekindle_plan::{Bytes, PlanError};
 use rekindle_train::{
@@ -22,14 +22,20 @@ pub use self::process::{
 };
 use crate::{exit, terminal};
 
-/// An exit code and a report for people.
+/// An exit code, and what people are told.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: i32,
-    /// The report.
-    pub report: Report,
-    /// What JSON says instead of the report, where no plan fits a budget.
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub help: Option<String>,
+    /// The place in a config, in bytes.
+    pub span: Option<Range<usize>>,
+    /// The config.
+    pub source: Option<Box<NamedSource<String>>>,
+    /// What JSON says instead, where no plan fits a budget.
     pub infeasible: Option<Box<Infeasible>>,
 }
 
@@ -43,7 +49,7 @@ impl Failure {
     }
 
     /// The system could not access a file.
-    pub fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
+    pub fn file(path: &Path, error: &std::io::Error) -> Self {
         Self::coded(
             exit::FILE_REFUSED,
             format_args!("{}: {error}", path.display()),
@@ -59,27 +65,45 @@ impl Failure {
     pub fn coded(code: i32, message: impl Display) -> Self {
         Self {
             code,
-            report: miette!("{}", terminal::shown(&message.to_string())),
+            message: terminal::shown(&message.to_string()),
+            help: None,
+            span: None,
+            source: None,
             infeasible: None,
         }
     }
 
-    /// The same with a code and help of its own.
-    pub fn with_help(code: i32, message: impl Display, help: impl Display) -> Self {
-        Self {
-            code,
-            report: miette!(
-                help = terminal::shown(&help.to_string()),
-                "{}",
-                terminal::shown(&message.to_string())
-            ),
-            infeasible: None,
+    /// Adds what to do.
+    #[must_use]
+    pub fn help(mut self, help: impl Display) -> Self {
+        self.help = Some(terminal::shown(&help.to_string()));
+        self
+    }
+
+    /// Adds the config that it is in, whose lines are shown.
+    pub fn in_config(mut self, path: &Path, text: &str) -> Self {
+        let source = NamedSource::new(path.display().to_string(), terminal::in_place(text));
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// The report for people.
+    pub fn report(&self) -> Report {
+        let label = self.span.clone().map(|span| LabeledSpan::at(span, "here"));
+        let report = Report::new(MietteDiagnostic {
+            help: self.help.clone(),
+            labels: label.map(|label| vec![label]),
+            ..MietteDiagnostic::new(&self.message)
+        });
+        match &self.source {
+            Some(source) => report.with_source_code((**source).clone()),
+            None => report,
         }
     }
 
     /// Says why a command failed: for people, and as JSON where that was asked for.
     pub fn tell(&self) {
-        complain!("{:?}", self.report);
+        complain!("{:?}", self.report());
         document::write(self);
     }
 }
@@ -136,7 +160,7 @@ impl From<PlanError> for Failure {
         };
         Self {
             infeasible: Some(Box::new(infeasible)),
-            ..Self::with_help(exit::NO_PLAN, &error, help)
+            ..Self::coded(exit::NO_PLAN, &error).help(help)
         }
     }
 }
@@ -153,39 +177,33 @@ impl From<FileError> for Failure {
 
 impl From<RecordError> for Failure {
     fn from(error: RecordError) -> Self {
+        let coded = |code| Self::coded(code, &error);
         match &error {
-            RecordError::Infeasible { smallest, .. } => Self::with_help(
-                exit::NO_PLAN,
-                &error,
-                format!("try `--budget {}`", advised(*smallest)),
-            ),
-            RecordError::Choosing { needed, .. } => Self::with_help(
-                exit::NO_PLAN,
-                &error,
-                format!(
-                    "run once with `--budget {}` to tune kernels; the cache then allows smaller budgets",
-                    advised(*needed)
-                ),
-            ),
+            RecordError::Infeasible { smallest, .. } => {
+                coded(exit::NO_PLAN).help(format!("try `--budget {}`", advised(*smallest)))
+            }
+            RecordError::Choosing { needed, .. } => coded(exit::NO_PLAN).help(format!(
+                "run once with `--budget {}` to tune kernels; the cache then allows smaller budgets",
+                advised(*needed)
+            )),
             RecordError::OutOfMemory(_) | RecordError::OverBudget { .. } => {
-                Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER)
+                coded(exit::OUT_OF_MEMORY).help(SMALLER)
             }
             RecordError::Device(message) => {
-                device_failure(message).unwrap_or_else(|| Self::other(&error))
+                device_failure(message).unwrap_or_else(|| coded(exit::OTHER))
             }
-            RecordError::TensorTooLarge { .. } => Self::coded(exit::NO_PLAN, error),
-            RecordError::Reduce(ReduceError::Differ { .. }) => Self::usage(error),
-            RecordError::Reduce(ReduceError::TimedOut { .. }) => {
-                let help = "`rekindle train --resume RUN_DIR`; `REKINDLE_RANK_TIMEOUT=30min` makes ranks wait longer";
-                Self::with_help(exit::OTHER, &error, help)
-            }
-            RecordError::NotFinite { .. } => Self::with_help(exit::NOT_FINITE, &error, FINITE),
+            RecordError::TensorTooLarge { .. } => coded(exit::NO_PLAN),
+            RecordError::Reduce(ReduceError::Differ { .. }) => coded(exit::USAGE),
+            RecordError::Reduce(ReduceError::TimedOut { .. }) => coded(exit::OTHER).help(
+                "`rekindle train --resume RUN_DIR`; `REKINDLE_RANK_TIMEOUT=30min` makes ranks wait longer",
+            ),
+            RecordError::NotFinite { .. } => coded(exit::NOT_FINITE).help(FINITE),
             RecordError::PartlyUpdated { source, .. } => {
-                let code = Self::from((**source).clone()).code;
-                let help = "`rekindle train --resume RUN_DIR --update after`: a failed step then leaves the model unchanged";
-                Self::with_help(code, &error, help)
+                coded(Self::from((**source).clone()).code).help(
+                    "`rekindle train --resume RUN_DIR --update after`: a failed step then leaves the model unchanged",
+                )
             }
-            _ => Self::other(error),
+            _ => coded(exit::OTHER),
         }
     }
 }
@@ -217,7 +235,7 @@ fn device_failure(message: &str) -> Option<Failure> {
     if speaks_of_memory(message) {
         let cause = innermost_cause(message);
         let text = format!("the device ran out of memory ({cause})");
-        return Some(Failure::with_help(exit::OUT_OF_MEMORY, text, SMALLER));
+        return Some(Failure::coded(exit::OUT_OF_MEMORY, text).help(SMALLER));
     }
     let (text, help) = if let Some(said) = refused_kernel(message) {
         (
@@ -235,7 +253,7 @@ fn device_failure(message: &str) -> Option<Failure> {
             "`rekindle train --resume RUN_DIR` continues from the last snapshot; `nvidia-smi -q` may say more",
         )
     };
-    Some(Failure::with_help(exit::OTHER, text, help))
+    Some(Failure::other(text).help(help))
 }
 
 /// What to do where memory runs out.
@@ -246,14 +264,10 @@ impl From<RunError> for Failure {
         match error {
             RunError::Data(error) => error.into(),
             RunError::Plan(error) => error.into(),
-            RunError::NotEnough { free, .. } => Self::with_help(
-                exit::NO_PLAN,
-                &error,
-                format!(
-                    "`--budget {}` plans for less",
-                    advised(Bytes(free.0 / 10 * 9))
-                ),
-            ),
+            RunError::NotEnough { free, .. } => {
+                let less = advised(Bytes(free.0 / 10 * 9));
+                Self::coded(exit::NO_PLAN, error).help(format!("`--budget {less}` plans for less"))
+            }
             RunError::TensorTooLarge { is_weight, .. } => {
                 let help = match is_weight {
                     true => {
@@ -263,9 +277,9 @@ impl From<RunError> for Failure {
                         "a smaller `--batch`, or `accumulate` in [train]; no budget changes that"
                     }
                 };
-                Self::with_help(exit::NO_PLAN, error, help)
+                Self::coded(exit::NO_PLAN, error).help(help)
             }
-            RunError::OutOfMemory(_) => Self::with_help(exit::OUT_OF_MEMORY, error, SMALLER),
+            RunError::OutOfMemory(_) => Self::coded(exit::OUT_OF_MEMORY, error).help(SMALLER),
             RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
             RunError::Shape(_)
             | RunError::Refused(_)
@@ -273,7 +287,7 @@ impl From<RunError> for Failure {
             | RunError::Finished { .. } => Self::usage(error),
             RunError::File(error) => error.into(),
             RunError::Recorded(error) => error.into(),
-            RunError::NonFinite(_) => Self::with_help(exit::NOT_FINITE, error, FINITE),
+            RunError::NonFinite(_) => Self::coded(exit::NOT_FINITE, error).help(FINITE),
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
             RunError::Batch(_) => Self::other(error),
         }

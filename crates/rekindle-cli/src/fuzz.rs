@@ -3,14 +3,14 @@
 
 use std::fs;
 
-use crate::{args::TrainArgs, config, exit, plan_file};
+use crate::{args::TrainArgs, config, exit, input};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("file");
     fs::write(&path, bytes).expect("written");
     let failure = match bytes.first() {
-        Some(b'{') => plan_file::read(&path).err(),
+        Some(b'{') => input::plan(&path).err(),
         _ => {
             let config = Some(path);
             config::load(&TrainArgs {
@@ -22,6 +22,6 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     };
     if let Some(failure) = failure {
         assert_eq!(failure.code, exit::USAGE);
-        assert!(!format!("{:?}", failure.report).contains('\u{7}'));
+        assert!(!format!("{:?}", failure.report()).contains('\u{7}'));
     }
 });

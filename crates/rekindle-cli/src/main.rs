@@ -7,15 +7,13 @@
 //! | [`device`] | devices as users write them |
 //! | [`compiling`] | where compiled kernels are kept; the log, and from it the progress of compiling |
 //! | [`commands`] | one file for each command |
-//! | [`estimate`](mod@estimate) | what a config takes, counted from shapes |
 //! | [`launched`], [`ranks`], [`network`] | processes that `mpirun` has started; the link between them, as typed and in words |
 //! | [`progress`], [`summary`], [`table`], [`output`] | what a person sees: notices during a run, and its result |
-//! | [`input`] | text files that a user names |
-//! | [`plan_file`], [`track`] | plans and tracks as files |
+//! | [`input`] | files that a user names |
+//! | [`track`] | tracks as files |
 //! | [`sweep`] | what a sweep runs, and the record that its table, files and picture are made from |
-//! | [`max`] | the largest size that fits |
 //! | [`plot`], [`report`] | pictures (timeline, frontier) as SVG; a run or a sweep as one HTML page |
-//! | [`started`], [`shell`] | how a run was started, kept in its folder; how a command line is quoted |
+//! | [`started`] | how a run was started, kept in its folder |
 //! | [`child`] | commands of this program in processes of their own, which end with this one |
 //! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
@@ -38,24 +36,20 @@ mod config;
 mod device;
 #[cfg(test)]
 mod documents;
-mod estimate;
 mod exit;
 mod failure;
 #[cfg(fuzzing)]
 mod fuzz;
 mod input;
 mod launched;
-mod max;
 #[cfg(test)]
 #[path = "../../rekindle-plan/tests/support/mutated.rs"]
 mod mutated;
 mod network;
-mod plan_file;
 mod plot;
 mod progress;
 mod ranks;
 mod report;
-mod shell;
 mod started;
 mod stop;
 mod summary;

@@ -49,6 +49,15 @@ pub fn json(document: &impl Serialize) -> Outcome {
     self::text(&text)
 }
 
+/// Writes a command's answer: its document where JSON is asked for, else a text.
+pub fn answer<T: Serialize>(json: bool, document: &T, text: impl FnOnce(&T) -> String) -> Outcome {
+    if json {
+        self::json(document)
+    } else {
+        self::text(&text(document))
+    }
+}
+
 /// Writes one JSON document in a line.
 pub fn json_line(document: &impl Serialize) -> Outcome {
     let text = serde_json::to_string(document).map_err(Failure::other)?;

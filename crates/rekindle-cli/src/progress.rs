@@ -109,11 +109,8 @@ impl Progress {
             Event::Noticed(text) => self.line(&format!("warning: {text}")),
             Event::WrittenAgain(text) => self.line(text),
             Event::Unwritten(text) => {
-                self.written = Err(Failure::with_help(
-                    exit::FILE_REFUSED,
-                    text,
-                    "make room, then `rekindle train --resume RUN_DIR` writes the rest",
-                ));
+                let help = "make room, then `rekindle train --resume RUN_DIR` writes the rest";
+                self.written = Err(Failure::coded(exit::FILE_REFUSED, text).help(help));
             }
             Event::Evaluating { done, of, stop } => {
                 self.evaluating(done, of);

@@ -56,11 +56,10 @@ pub fn check(command: &Command) -> Outcome {
             "`--chain` and `--graph` are planned by one process: start it without `mpirun`",
         )),
         Command::Train(_) | Command::Plan(_) if cfg!(feature = "mpi") => Ok(()),
-        Command::Train(_) | Command::Plan(_) => Err(Failure::with_help(
-            exit::USAGE,
+        Command::Train(_) | Command::Plan(_) => Err(Failure::usage(
             "this `rekindle` is built without MPI: it runs as one process",
-            "build it with `--features mpi`, or start it without `mpirun`",
-        )),
+        )
+        .help("build it with `--features mpi`, or start it without `mpirun`")),
         _ => {
             let typed = Cli::command().get_matches();
             let name = typed.subcommand_name().unwrap_or_default().to_owned();
@@ -93,13 +92,12 @@ pub fn planned_for(
         )),
         (Some(1), _) => Ok(Ranks::default()),
         (Some(count), Some(link)) => Ok(Ranks::new(rehearsal(count, link), crate::stop::asked)),
-        (Some(count), None) => Err(Failure::with_help(
-            exit::USAGE,
-            format!("the step time of {count} ranks depends on the link between them"),
-            format!(
-                "`--ranks {count} --link 12GB/s,5us` names it; `mpirun -n {count}` measures it"
-            ),
-        )),
+        (Some(count), None) => Err(Failure::usage(format!(
+            "the step time of {count} ranks depends on the link between them"
+        ))
+        .help(format!(
+            "`--ranks {count} --link 12GB/s,5us` names it; `mpirun -n {count}` measures it"
+        ))),
     }
 }
 

@@ -11,10 +11,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    args::line,
     exit,
     failure::{Failure, Outcome},
     input, output,
-    shell::line,
 };
 
 const FILE: &str = "command.json";
@@ -85,7 +85,7 @@ impl Started {
             ))),
             false => input::document(&path, COMMAND_FORMAT),
         };
-        read.map_err(|failure| Failure::with_help(failure.code, failure.report, NAMED))
+        read.map_err(|failure| failure.help(NAMED))
     }
 }
 
@@ -96,9 +96,8 @@ pub fn config_of(folder: &Path) -> Result<PathBuf, Failure> {
         return Ok(config);
     }
     let shown = folder.display();
-    Err(Failure::with_help(
-        exit::FILE_REFUSED,
-        format_args!("{shown}: there is no `{CONFIG}` in this folder"),
+    let message = format!("{shown}: there is no `{CONFIG}` in this folder");
+    Err(Failure::coded(exit::FILE_REFUSED, message).help(
         "it is no run of this program, or damaged: start a new run in another folder, or name the config (`rekindle train CONFIG --resume RUN_DIR`)",
     ))
 }

@@ -141,7 +141,7 @@ pub fn error(predicted: f64, measured: f64) -> String {
 
 /// Peaks and times, predicted and measured, the peak that counts first.
 pub fn predictions(record: &RunRecord) -> Table {
-    let mut table = table::table(["", "predicted", "measured", "error", "budget"], 1..5);
+    let mut table = table::table("|predicted|measured|error|budget", 1..5);
     let mut peak = |name: &str, predicted: Bytes, measured: Bytes, budget| {
         table.add_row([
             Cell::from(name),
@@ -184,15 +184,7 @@ pub fn predictions(record: &RunRecord) -> Table {
 
 /// Memory by phase of the last step; `all`: of the first steps as well.
 pub fn phases(record: &RunRecord, all: bool) -> Table {
-    let header = [
-        "step",
-        "phase",
-        "in use",
-        "peak in use",
-        "reserved",
-        "peak reserved",
-        "time",
-    ];
+    let header = "step|phase|in use|peak in use|reserved|peak reserved|time";
     let mut table = table::table(header, 2..7);
     let first = match all {
         true => 0,

@@ -114,7 +114,11 @@ pub struct Invalid {
 }
 
 /// The first check that fails, of whether something fits, its key, and what it must be.
-pub(crate) fn first_invalid<const N: usize>(
+///
+/// # Errors
+///
+/// A check fails.
+pub fn first_invalid<const N: usize>(
     checks: [(bool, &'static str, &str); N],
 ) -> Result<(), Invalid> {
     let failed = checks.into_iter().find(|(fits, ..)| !fits);
@@ -124,7 +128,8 @@ pub(crate) fn first_invalid<const N: usize>(
     })
 }
 
-pub(crate) const AT_LEAST_1: &str = "must be at least 1";
+/// What a number of things must be.
+pub const AT_LEAST_1: &str = "must be at least 1";
 const SHARE: &str = "must be at least 0 and below 1";
 const ABOVE_0: &str = "must be a number above 0";
 const WARMUP: &str = "belongs to `schedule = \"warmup-cosine\"`";

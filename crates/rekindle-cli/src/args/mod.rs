@@ -2,19 +2,17 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`shared`] | arguments that several commands have |
+//! | [`shared`] | arguments that several commands have, and how their words are read |
 //! | [`train`] | `train` |
 //! | [`plan`] | `estimate`, `profile`, `plan` |
 //! | [`sweep`] | `sweep`, `max`, `verify` |
 //! | [`files`] | `report`, `runs`, `devices`, `init`, `completions` |
-//! | [`word`] | values that need custom parsers for clap |
 
 mod files;
 mod plan;
 mod shared;
 mod sweep;
 mod train;
-mod word;
 
 use clap::{Parser, Subcommand};
 
@@ -23,7 +21,7 @@ pub use self::{
     plan::{EstimateArgs, PlanArgs, ProfileArgs},
     shared::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
     sweep::{Lever, MaxArgs, SweepArgs, VerifyArgs},
-    train::{TrainArgs, words},
+    train::{TrainArgs, line, words},
 };
 use crate::terminal::LookArgs;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 use rekindle::record::Rate;
 
-use super::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::ranks};
+use super::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs};
 use crate::{device::DeviceChoice, network};
 
 #[derive(Debug, Args)]
@@ -82,11 +82,11 @@ pub struct PlanArgs {
     #[arg(
         long,
         value_name = "N",
-        value_parser = ranks(),
+        value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with = "chain",
         help_heading = "Several ranks"
     )]
-    pub ranks: Option<usize>,
+    pub ranks: Option<u32>,
     /// Predict the step of several ranks on this link from each to its neighbour in a ring: bytes or bits a second, and the
     /// latency of a message (12GB/s,5us or 25Gb/s). Without it the link is measured under `mpirun`
     #[arg(

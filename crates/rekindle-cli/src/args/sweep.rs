@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rekindle::size::Size;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{AnswerArgs, ConfigArgs, MeasureArgs, word::word};
+use super::{AnswerArgs, ConfigArgs, MeasureArgs};
 
 #[derive(Debug, Args)]
 #[command(
@@ -52,12 +52,7 @@ pub struct MaxArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
     /// What to enlarge: batch, or depth (how often the largest `repeat` group repeats)
-    #[arg(
-        long,
-        value_name = "WHAT",
-        help_heading = "Schedule",
-        value_parser = word::<Lever>()
-    )]
+    #[arg(long, value_name = "WHAT", help_heading = "Schedule")]
     pub vary: Lever,
     /// Maximum peak memory (512MiB, 2GB, 80%; by default what is free)
     #[arg(
@@ -85,7 +80,7 @@ pub struct MaxArgs {
 }
 
 /// What `max` varies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Lever {
     /// Samples in each step.

@@ -1,14 +1,17 @@
 //! Arguments of `train`, and how arguments are typed.
 
-use std::path::{Path, PathBuf};
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
 
 use clap::{ArgGroup, Args};
 use rekindle_train::settings::OnNonFinite;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, word::word};
-use crate::{failure::Failure, shell};
+use super::{ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs, shared::word};
+use crate::failure::Failure;
 
 #[derive(Debug, Clone, Default, Args, Serialize)]
 #[command(
@@ -89,7 +92,7 @@ impl TrainArgs {
 
     /// The command line, as it is typed.
     pub fn typed(&self) -> Result<String, Failure> {
-        words("train", self).map(|words| shell::line(&words))
+        words("train", self).map(|words| line(&words))
     }
 }
 
@@ -125,5 +128,19 @@ fn add_typed(words: &mut Vec<String>, fields: &Value) {
             Value::Number(number) => words.extend([option, number.to_string()]),
             _ => add_typed(words, value),
         }
+    }
+}
+
+/// A command of this program as a shell takes it.
+pub fn line(arguments: &[String]) -> String {
+    let words: Vec<_> = arguments.iter().map(|word| quoted(word)).collect();
+    format!("rekindle {}", words.join(" "))
+}
+
+/// A word as a shell takes it: `80%` as it is.
+fn quoted(word: &str) -> Cow<'_, str> {
+    match word.strip_suffix('%') {
+        Some(number) if number.parse::<f64>().is_ok() => word.into(),
+        _ => shell_words::quote(word),
     }
 }

@@ -73,7 +73,7 @@ pub fn run(args: &DevicesArgs) -> Outcome {
             },
         });
     }
-    let mut table = table::table(["device", "name", "memory", "free", ""], 2..4);
+    let mut table = table::table("device|name|memory|free|", 2..4);
     for info in &devices {
         table.add_row([
             Cell::from(info.device),

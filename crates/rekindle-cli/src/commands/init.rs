@@ -7,7 +7,6 @@ use std::{
 
 use crate::{
     args::{InitArgs, Story},
-    exit,
     failure::{Failure, Outcome},
 };
 
@@ -31,11 +30,10 @@ pub fn run(args: &InitArgs) -> Outcome {
         .create_new(true)
         .open(path)
         .map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => Failure::with_help(
-                exit::USAGE,
-                format!("{} exists already", path.display()),
-                "name another file with `-o`",
-            ),
+            ErrorKind::AlreadyExists => {
+                Failure::usage(format!("{} exists already", path.display()))
+                    .help("name another file with `-o`")
+            }
             _ => Failure::file(path, &error),
         })?;
     file.write_all(args.story.config().as_bytes())

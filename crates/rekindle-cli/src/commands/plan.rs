@@ -33,7 +33,8 @@ pub fn run(args: &PlanArgs) -> Outcome {
         return plan_graph::of_graph(path, &of_file(args)?, args.answer.json);
     }
     let world = ranks::world()?;
-    let ranks = ranks::settled(&world, ranks::planned_for(&world, args.ranks, args.link));
+    let asked = args.ranks.map(|ranks| ranks as usize);
+    let ranks = ranks::settled(&world, ranks::planned_for(&world, asked, args.link));
     let outcome = ranks.and_then(|ranks| of_config(args, &ranks));
     ranks::end(world, outcome)
 }
@@ -65,7 +66,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     let speaks = ranks.rank() == 0;
     let outcome = match args.frontier {
         true => match step.frontier(&job, all) {
-            Ok(points) if speaks => frontier_of(args, &points),
+            Ok(points) if speaks => output::answer(args.answer.json, &points, frontier_text),
             points => points.map(drop).map_err(Failure::from),
         },
         false => match step.plan(&job, &job.schedule) {
@@ -102,7 +103,7 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         _ => step,
     };
     if args.frontier {
-        return frontier_of(args, &step.frontier(request)?);
+        return output::answer(args.answer.json, &step.frontier(request)?, frontier_text);
     }
     show(args, &step.plan(&request)?, 0)
 }
@@ -137,17 +138,13 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     output::text(&format!("{text}\n"))
 }
 
-fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
-    if args.answer.json {
-        return output::json(frontier);
-    }
-    let mut table = table::table(
-        ["budget", "peak", "of plain", "step", "x plain", "schedule"],
-        0..5,
-    );
+fn frontier_text(frontier: &Frontier) -> String {
+    let mut table = table::table("budget|peak|of plain|step|x plain|schedule", 0..5);
+    // Evenly spread, both ends among them.
     let points = &frontier.points;
-    let shown = spread(points.len());
-    for point in shown.iter().map(|&index| &points[index]) {
+    let (all, shown) = (points.len(), points.len().min(FRONTIER_ROWS));
+    for row in 0..shown {
+        let point = &points[row * (all - 1) / (shown - 1).max(1)];
         let peak = point.predicted_peak;
         let of_plain = 100.0 * peak.0 as f64 / point.plain_peak.0 as f64;
         table.add_row([
@@ -162,33 +159,19 @@ fn frontier_of(args: &PlanArgs, frontier: &Frontier) -> Outcome {
             },
         ]);
     }
-    let rest = if shown.len() < points.len() {
-        format!(
-            "\n{} of {} points; `--json` has all of them.",
-            shown.len(),
-            points.len()
-        )
+    let rest = if shown < all {
+        format!("\n{shown} of {all} points; `--json` has all of them.")
     } else {
         String::new()
     };
-    output::text(&format!("{table}\n{rest}\n"))
-}
-
-/// The indices of at most [`FRONTIER_ROWS`] of `count` points, evenly spread, both ends among them.
-fn spread(count: usize) -> Vec<usize> {
-    if count <= FRONTIER_ROWS {
-        return (0..count).collect();
-    }
-    (0..FRONTIER_ROWS)
-        .map(|row| row * (count - 1) / (FRONTIER_ROWS - 1))
-        .collect()
+    format!("{table}\n{rest}\n")
 }
 
 /// The parts of the peak in bytes.
 fn peak(plan: &Planned) -> table::Table {
     let (action, parts) = plan.at_peak();
-    let title = format!("at the peak, `{action}`");
-    let mut table = table::table([title.as_str(), "bytes"], 1..2);
+    let header = format!("at the peak, `{action}`|bytes");
+    let mut table = table::table(&header, 1..2);
     for (part, bytes) in [
         ("parameters, data, optimizer state", parts.fixed),
         ("kept activations", parts.activations),
@@ -204,7 +187,7 @@ fn peak(plan: &Planned) -> table::Table {
 
 /// How many stages run forward how often.
 fn forwards(plan: &Planned) -> table::Table {
-    let mut table = table::table(["forwards", "stages"], 0..2);
+    let mut table = table::table("forwards|stages", 0..2);
     let forwards = &plan.staged.forwards;
     let most = forwards.iter().max().copied().unwrap_or_default();
     for times in 1..=most {

@@ -63,18 +63,7 @@ pub fn measured(job: &Job<'_>, device: &DeviceInfo) -> Result<Engine, Failure> {
 }
 
 fn table(chain: &Chain) -> String {
-    let mut table = table::table(
-        [
-            "stage",
-            "forward",
-            "backward",
-            "output",
-            "saved",
-            "temp",
-            "gradients",
-        ],
-        1..7,
-    );
+    let mut table = table::table("stage|forward|backward|output|saved|temp|gradients", 1..7);
     // Neighbouring stages that were measured together have the same costs and share a row.
     let same = |a: &Stage, b: &Stage| {
         (a.forward_s, a.backward_s, a.saved_bytes) == (b.forward_s, b.backward_s, b.saved_bytes)

@@ -10,11 +10,7 @@ use crate::{
     args::ReportArgs,
     failure::{Failure, Outcome},
     output,
-    report::{
-        run::{NO_TIMELINE, run as page_of_run},
-        sweep as page_of_sweep,
-        trace::trace as trace_of,
-    },
+    report::{self, NO_TIMELINE, trace::trace as trace_of},
     started::Started,
     sweep,
 };
@@ -49,12 +45,11 @@ pub fn run(args: &ReportArgs) -> Outcome {
         output::file(&path, &text(folder, trace)?)?;
         paths.push(path);
     }
-    if args.answer.json {
-        let format = REPORT_FORMAT;
-        return output::json(&Document { format, paths });
-    }
-    let lines = paths.iter().map(|path| format!("{}\n", path.display()));
-    output::text(&lines.collect::<String>())
+    let format = REPORT_FORMAT;
+    output::answer(args.answer.json, &Document { format, paths }, |document| {
+        let paths = document.paths.iter();
+        paths.map(|path| format!("{}\n", path.display())).collect()
+    })
 }
 
 /// Whether a file with this name is to hold a trace, and not a page.
@@ -77,15 +72,15 @@ fn text(folder: &Path, trace: bool) -> Result<String, Failure> {
             true => Err(Failure::usage(
                 "a trace (.json) is of one run, not of a sweep: name a run's folder",
             )),
-            false => Ok(page_of_sweep(
-                &sweep::folder::read(folder)?,
-                started.as_ref(),
-            )),
+            false => {
+                let record = sweep::folder::read(folder)?;
+                Ok(report::sweep(&record, started.as_ref()))
+            }
         };
     }
     let record = read_record(folder)?;
     match (trace, &record.timeline) {
-        (false, _) => page_of_run(&record, started.as_ref()),
+        (false, _) => report::run(&record, started.as_ref()),
         (true, Some(timeline)) => Ok(trace_of(&record, timeline)),
         (true, None) => Err(Failure::usage(NO_TIMELINE)),
     }

@@ -60,9 +60,7 @@ pub fn run(args: &RunsArgs) -> Outcome {
         let format = RUNS_FORMAT;
         return output::json(&Document { format, runs });
     }
-    let header = [
-        "run", "started", "config", "budget", "peak", "step", "loss", "state",
-    ];
+    let header = "run|started|config|budget|peak|step|loss|state";
     let mut table = table::table(header, 3..7);
     for run in &runs {
         let name = run.path.file_name().unwrap_or(run.path.as_os_str());

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use rekindle_plan::{Bytes, PlanError};
+use serde::de::IgnoredAny;
 
 use super::train;
 use crate::{
-    args::{SweepArgs, TrainArgs, words},
+    args::{SweepArgs, TrainArgs},
     child,
     config::{self, Config},
     device::DeviceChoice,
@@ -67,24 +68,18 @@ pub fn run(args: &SweepArgs) -> Outcome {
     let result = sweep.run(points, spread);
 
     let record = &sweep.record;
-    if args.answer.json {
-        output::json(record)?;
-    } else if !record.rows.is_empty() {
-        output::text(&record.text())?;
+    if args.answer.json || !record.rows.is_empty() {
+        output::answer(args.answer.json, record, SweepRecord::text)?;
     }
     match result {
-        Err(failure) if failure.code == exit::INTERRUPTED => Err(Failure::with_help(
-            exit::INTERRUPTED,
-            format!(
-                "interrupted with {} of {} rows done",
-                record.rows.len(),
-                record.rows_asked
-            ),
-            match folder {
+        Err(failure) if failure.code == exit::INTERRUPTED => {
+            let (done, asked) = (record.rows.len(), record.rows_asked);
+            let message = format!("interrupted with {done} of {asked} rows done");
+            Err(Failure::coded(failure.code, message).help(match folder {
                 Some(folder) => format!("they are in {}", folder.display()),
                 None => "repeat the command with `-o DIR` to keep the rows that are done".into(),
-            },
-        )),
+            }))
+        }
         result => result,
     }
 }
@@ -161,10 +156,8 @@ impl Sweep<'_> {
     }
 
     fn write(&self) -> Outcome {
-        match self.folder {
-            Some(folder) => folder::write(folder, &self.record),
-            None => Ok(()),
-        }
+        let write = |folder| folder::write(folder, &self.record);
+        self.folder.map_or(Ok(()), write)
     }
 
     /// The smallest feasible budget. Reports every error that all rows would have.
@@ -174,7 +167,7 @@ impl Sweep<'_> {
             steps: None,
             ..self.training.clone()
         });
-        match child::ask(&words("plan", &planning)?) {
+        match child::ask::<IgnoredAny>("plan", &planning) {
             Err(Failure {
                 infeasible: Some(answer),
                 ..
@@ -187,11 +180,8 @@ impl Sweep<'_> {
     /// Runs a row.
     fn trained(&self, point: Point) -> Result<SweepRow, Failure> {
         let training = point.of(self.training.clone());
-        let failure = match child::ask(&words("train", &training)?) {
-            Ok(answer) => {
-                let run = serde_json::from_str(&answer).map_err(Failure::other)?;
-                return Ok(SweepRow::done(point, run));
-            }
+        let failure = match child::ask("train", &training) {
+            Ok(run) => return Ok(SweepRow::done(point, run)),
             Err(failure) => failure,
         };
         let outcome = match failure.code {
@@ -201,7 +191,6 @@ impl Sweep<'_> {
             exit::NO_PLAN | exit::OUT_OF_MEMORY => RowOutcome::OutOfMemory,
             _ => RowOutcome::Failed,
         };
-        let message = failure.report.to_string();
-        Ok(SweepRow::not_done(point, outcome, message))
+        Ok(SweepRow::not_done(point, outcome, failure.message))
     }
 }

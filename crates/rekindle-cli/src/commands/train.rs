@@ -1,7 +1,5 @@
 //! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
-use std::path::Path;
-
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
@@ -15,13 +13,13 @@ use rekindle_train::{
 
 use super::plan_graph::plan_elsewhere;
 use crate::{
-    args::{ConfigArgs, MeasureArgs, ScheduleArgs, TrainArgs, words},
+    args::{MeasureArgs, ScheduleArgs, TrainArgs},
     child,
     config::{self, Config, OffloadChoice, RunKeys},
     device::DeviceChoice,
     exit,
     failure::{Failure, Outcome},
-    launched, output, plan_file, plot,
+    input, launched, output, plot,
     progress::Progress,
     ranks,
     started::{CONFIG, Started, check_new, config_of},
@@ -49,7 +47,7 @@ pub(super) fn asked(args: &TrainArgs) -> Result<Asked, Failure> {
     let local = launched::local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
-    let schedule = request(&config.run, &device)?;
+    let schedule = request(&config.run, |size| bytes_of(size, &device))?;
     Ok(Asked {
         config,
         device,
@@ -121,6 +119,8 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     let plain = || plain_steps(args);
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
+    let resumed = args.resume.clone().map(RunDir::Resume);
+    let new = args.output.clone().map(RunDir::New);
     let job = Job {
         name: &name,
         device: Some(&device),
@@ -131,7 +131,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         count: config.count(),
         host,
         planner: on_cpu.then_some(plan_elsewhere),
-        run_dir: run_dir(args).filter(|_| speaks),
+        run_dir: resumed.or(new).filter(|_| speaks),
         snapshot_every: config.run.snapshot_every.unwrap_or_default(),
         keep_snapshots: config.run.keep_snapshots.unwrap_or(KEEP_SNAPSHOTS),
         weights: args.weights.clone().filter(|_| speaks),
@@ -187,31 +187,28 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         return Ok(());
     }
     let record = result?;
-    let drawn = match folder {
-        Some(folder) if speaks => draw_timeline(&record, folder),
+    let drawn = match (folder, plot::timeline::picture(&record)) {
+        (Some(folder), Some(picture)) if speaks => {
+            output::file(&folder.join("timeline.svg"), &picture)
+        }
         _ => Ok(()),
     };
-
-    if args.json && speaks {
-        output::json(&record)?;
-    } else if speaks {
-        output::text(&format!("\n{}\n", summary::closing(&record)))?;
+    if speaks {
+        let closing = |record: &RunRecord| format!("\n{}\n", summary::closing(record));
+        output::answer(args.json, &record, closing)?;
     }
     if record.interrupted {
-        return Err(Failure::with_help(
-            exit::INTERRUPTED,
-            format!(
-                "interrupted after step {} of {}",
-                record.steps, config.training.steps
-            ),
-            match folder {
+        let (done, asked) = (record.steps, config.training.steps);
+        let message = format!("interrupted after step {done} of {asked}");
+        return Err(
+            Failure::coded(exit::INTERRUPTED, message).help(match folder {
                 Some(folder) => format!(
                     "continue with `rekindle train --resume {}`",
                     folder.display()
                 ),
                 None => "`-o RUN_DIR` saves a run, so that it can continue later".into(),
-            },
-        ));
+            }),
+        );
     }
     finished.and(drawn)
 }
@@ -222,63 +219,39 @@ const PLAIN_STEPS: usize = 6;
 /// Runs a few plain steps of the same training in another process, so that its peak is separate.
 fn plain_steps(args: &TrainArgs) -> Option<Measured> {
     note!("comparing with {PLAIN_STEPS} plain steps in another process");
-    let config = ConfigArgs {
-        config: args.config_path().to_owned(),
-        replace: args.replace.clone(),
-    };
     let measure = MeasureArgs {
         device: Some(DeviceChoice::One(DeviceId::Cpu)),
         ..args.measure.clone()
     };
     let plain = TrainArgs {
+        config: args.config.clone(),
+        replace: args.replace.clone(),
+        measure,
         schedule: ScheduleArgs {
             segments: Some(1),
             ..ScheduleArgs::default()
         },
         steps: Some(PLAIN_STEPS),
         no_eval: true,
-        ..config.training(measure)
+        json: true,
+        ..TrainArgs::default()
     };
-    let answer = child::ask(&words("train", &plain).ok()?).ok()?;
-    serde_json::from_str(&answer).ok()
-}
-
-/// Writes a picture of the traced step beside the run's record.
-fn draw_timeline(record: &RunRecord, folder: &Path) -> Outcome {
-    match plot::timeline::picture(record) {
-        Some(picture) => output::file(&folder.join("timeline.svg"), &picture),
-        None => Ok(()),
-    }
-}
-
-/// The folder for the run's files.
-fn run_dir(args: &TrainArgs) -> Option<RunDir> {
-    match (&args.output, &args.resume) {
-        (_, Some(folder)) => Some(RunDir::Resume(folder.clone())),
-        (Some(folder), None) => Some(RunDir::New(folder.clone())),
-        (None, None) => None,
-    }
+    child::ask("train", &plain).ok()
 }
 
 /// The schedule request, from at most one of segments, a budget and a plan, and a planner.
-pub(super) fn request(run: &RunKeys, device: &DeviceInfo) -> Result<ScheduleRequest, Failure> {
+pub(super) fn request(
+    run: &RunKeys,
+    bytes: impl Fn(Size) -> Result<Bytes, Failure>,
+) -> Result<ScheduleRequest, Failure> {
     if let Some(path) = &run.plan {
-        return Ok(ScheduleRequest::Given(Box::new(plan_file::read(path)?)));
+        return Ok(ScheduleRequest::Given(Box::new(input::plan(path)?)));
     }
-    let budget = match run.budget {
-        Some(size) => Some(bytes_of(size, device)?),
-        None => None,
-    };
-    Ok(ScheduleRequest::Plan(plan_request(run, budget)?))
-}
-
-/// The plan request for a budget in bytes.
-pub(super) fn plan_request(run: &RunKeys, budget: Option<Bytes>) -> Result<Request, Failure> {
-    Ok(Request {
+    Ok(ScheduleRequest::Plan(Request {
         planner: Planner::asked(run.planner, run.segments)?,
-        budget,
+        budget: run.budget.map(bytes).transpose()?,
         ..Request::default()
-    })
+    }))
 }
 
 /// A budget in bytes; fails if the device has less.
@@ -286,11 +259,10 @@ pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure
     let available = device.available_bytes();
     let bytes = size.of(available).map_err(Failure::usage)?;
     match available {
-        Some(all) if bytes > all => Err(Failure::with_help(
-            exit::NO_PLAN,
-            too_much(bytes, all, device),
-            "`--budget 80%` leaves some of it to others",
-        )),
+        Some(all) if bytes > all => {
+            Err(Failure::coded(exit::NO_PLAN, too_much(bytes, all, device))
+                .help("`--budget 80%` leaves some of it to others"))
+        }
         _ => Ok(bytes),
     }
 }

@@ -1,7 +1,6 @@
 //! `rekindle verify`: the plain run and checkpointed runs, compared value by value.
 
-use rekindle::Dtype;
-use rekindle_plan::Request;
+use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     session::{Job, ScheduleRequest},
@@ -13,7 +12,7 @@ use serde::Serialize;
 use super::train;
 use crate::{
     args::{TrainArgs, VerifyArgs},
-    config::{self, Config, RunKeys},
+    config::{self, Config},
     failure::{Failure, Outcome},
     output,
     table::{self, several},
@@ -46,10 +45,6 @@ const GPU_TOLERANCE: f64 = 1e-3;
 /// The same for half types, whose precision is lower: in units in the last place.
 const GPU_ULPS: f64 = 8.0;
 
-fn gpu_tolerance(dtype: Dtype) -> f64 {
-    GPU_TOLERANCE.max(GPU_ULPS * dtype.epsilon())
-}
-
 /// Compares, and fails if anything differs.
 pub fn run(args: &VerifyArgs) -> Outcome {
     let config = config::load(&TrainArgs {
@@ -73,39 +68,39 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     );
     let tolerance = match device.device {
         DeviceId::Cpu => 0.0,
-        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => gpu_tolerance(config.training.dtype),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => {
+            GPU_TOLERANCE.max(GPU_ULPS * config.training.dtype.epsilon())
+        }
     };
     let plans = plans(args, &config, &device)?;
     let verified = verify(&job, plans, device.device, &mut |comparison| {
         note!("{}: {}", comparison.plan, verdict(comparison, tolerance));
     })?;
     let comparisons = &verified.comparisons;
-    let failed = comparisons
-        .iter()
-        .filter(|comparison| verdict(comparison, tolerance) == DIFFERS)
-        .count();
+    let differs = |one: &&Comparison| verdict(one, tolerance) == DIFFERS;
+    let failed = comparisons.iter().filter(differs).count();
     let plans = comparisons.len();
-    if args.answer.json {
-        output::json(&VerifyRecord {
-            format: VERIFY_FORMAT,
-            device: device.device,
-            steps: args.steps,
-            tolerance,
-            passed: failed == 0,
-            verified,
-        })?;
-    } else {
+    let record = VerifyRecord {
+        format: VERIFY_FORMAT,
+        device: device.device,
+        steps: args.steps,
+        tolerance,
+        passed: failed == 0,
+        verified,
+    };
+    output::answer(args.answer.json, &record, |record| {
+        let verified = &record.verified;
         let recording = verified.recording_s;
         let share = 100.0 * recording.0 / verified.plain_step_s.0;
         let only = match config.training.accumulate {
             0 | 1 => String::new(),
             parts => format!("only the first of the {parts} parts of each step is compared\n"),
         };
-        output::text(&format!(
+        format!(
             "{}{only}recording the step takes {recording}, {share:.1}% of the plain step\n",
-            table(comparisons, tolerance)
-        ))?;
-    }
+            table(&verified.comparisons, tolerance)
+        )
+    })?;
     if failed > 0 {
         return Err(Failure::other(format!(
             "{failed} of {plans} runs differ from the plain run"
@@ -122,35 +117,29 @@ fn plans(
 ) -> Result<Vec<(String, ScheduleRequest)>, Failure> {
     let run = &config.run;
     let mut plans = Vec::new();
-    let mut add = |name: String, keys: &RunKeys| {
-        plans.push((name, train::request(keys, device)?));
-        Ok::<_, Failure>(())
-    };
     let mut segments = args.segments.clone();
     if segments.is_empty() && args.budgets.is_empty() {
         if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
-            add("the config's plan".into(), run)?;
+            let bytes = |size| train::bytes_of(size, device);
+            plans.push(("the config's plan".into(), train::request(run, bytes)?));
         }
         segments = usual_segments(config.shape.stages.len());
         segments.extend(run.segments.filter(|count| !segments.contains(count)));
     }
     for &budget in &args.budgets {
-        let keys = RunKeys {
-            budget: Some(budget),
-            ..RunKeys::default()
-        };
-        add(format!("within {budget}"), &keys)?;
+        let request = Request::within(train::bytes_of(budget, device)?);
+        plans.push((format!("within {budget}"), ScheduleRequest::Plan(request)));
     }
     for count in segments {
         let name = match count {
             1 => "1 segment (plain)".to_owned(),
             _ => format!("{count} segments"),
         };
-        let keys = RunKeys {
-            segments: Some(count),
-            ..RunKeys::default()
+        let request = Request {
+            planner: Planner::Segments(Some(count)),
+            ..Request::default()
         };
-        add(name, &keys)?;
+        plans.push((name, ScheduleRequest::Plan(request)));
     }
     Ok(plans)
 }
@@ -172,14 +161,7 @@ fn verdict(comparison: &Comparison, tolerance: f64) -> &'static str {
 
 fn table(comparisons: &[Comparison], tolerance: f64) -> String {
     let mut table = table::table(
-        [
-            "plan",
-            "planner",
-            "loss",
-            "gradients",
-            "parameters and statistics",
-            "",
-        ],
+        "plan|planner|loss|gradients|parameters and statistics|",
         2..5,
     );
     for comparison in comparisons {

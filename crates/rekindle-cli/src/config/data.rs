@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rekindle_train::data::{DataError, settings::Source};
 
-use crate::{exit, failure::Failure};
+use crate::failure::Failure;
 
 /// The files or the folder of a source.
 fn paths(source: &mut Source) -> &mut [PathBuf] {
@@ -40,7 +40,7 @@ pub fn in_folder(source: &Source, folder: &Path) -> Option<Source> {
 pub fn failure(error: DataError, source: &Source) -> Failure {
     match error {
         DataError::File(file) if file.is_of_system() => {
-            Failure::with_help(exit::FILE_REFUSED, file, where_to_get(source))
+            Failure::from(file).help(where_to_get(source))
         }
         error => error.into(),
     }

@@ -34,9 +34,9 @@ use rekindle_train::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::problem::{Problem, layer_key};
+use self::problem::layer_key;
 pub use self::run::{OffloadChoice, RunKeys};
-use crate::{args::TrainArgs, device::DeviceChoice, exit, failure::Failure};
+use crate::{args::TrainArgs, device::DeviceChoice, failure::Failure};
 
 /// A rekindle config: a model, its data, how it is trained and how it is run.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -97,13 +97,13 @@ pub fn load(typed: &TrainArgs) -> Result<Config, Failure> {
     let path = typed.config_path();
     let text = crate::input::text(path)?;
     let base = path.parent().unwrap_or(Path::new(""));
-    parse(&text, base, typed).map_err(|problem| problem.failure(path, &text))
+    parse(&text, base, typed).map_err(|problem| problem.in_config(path, &text))
 }
 
-fn parse(text: &str, base: &Path, typed: &TrainArgs) -> Result<Config, Problem> {
-    let file: ConfigFile = toml::from_str(text).map_err(|error| Problem::of_toml(&error, text))?;
+fn parse(text: &str, base: &Path, typed: &TrainArgs) -> Result<Config, Failure> {
+    let file: ConfigFile = toml::from_str(text).map_err(|error| problem::of_toml(&error, text))?;
     file.validate().map_err(|(section, invalid)| {
-        Problem::at(text, &format!("{section}.{}", invalid.key), &invalid)
+        problem::at(text, &format!("{section}.{}", invalid.key), &invalid)
     })?;
     let ConfigFile {
         mut data,
@@ -117,14 +117,14 @@ fn parse(text: &str, base: &Path, typed: &TrainArgs) -> Result<Config, Problem> 
     let run = run.replaced(typed);
     let input = input(model.input, &data).map_err(|why| {
         let help = "leave `input` out: it follows from the data";
-        Problem::at(text, "model.input", why).help(help)
+        problem::at(text, "model.input", why).help(help)
     })?;
     replace_data(&mut data, &input, typed)?;
     replace_numbers(&mut train, typed)?;
 
     let (written, mut layers) = layers(text, model.layers, typed)?;
     let misfit =
-        |message: String, path: &[usize]| Problem::at(text, &layer_key(&written, path), message);
+        |message: String, path: &[usize]| problem::at(text, &layer_key(&written, path), message);
     if let Some(vocab) = data.vocab() {
         count_ids(&mut layers, vocab).map_err(|why| misfit(why, &[0]))?;
     }
@@ -137,8 +137,8 @@ fn parse(text: &str, base: &Path, typed: &TrainArgs) -> Result<Config, Problem> 
         .map_err(|(why, help)| misfit(why, &[model.layers.len() - 1]).help(help))?;
     check_loss_chunks(&train, &model, target).map_err(|refused| {
         match typed.replace.loss_chunks {
-            None => Problem::at(text, "train.loss_chunks", refused),
-            Some(_) => Problem::typed(refused),
+            None => problem::at(text, "train.loss_chunks", refused),
+            Some(_) => Failure::usage(refused),
         }
     })?;
     Ok(Config {
@@ -200,11 +200,8 @@ impl Config {
         if found == *wanted {
             return Ok(split);
         }
-        Err(Failure::with_help(
-            exit::USAGE,
-            format!("a sample of the data is {found}, but the model takes {wanted}"),
-            format!("set `input = {:?}` in [model]", found.dims),
-        ))
+        let message = format!("a sample of the data is {found}, but the model takes {wanted}");
+        Err(Failure::usage(message).help(format!("set `input = {:?}` in [model]", found.dims)))
     }
 }
 
@@ -212,7 +209,7 @@ fn replace_data(
     source: &mut Source,
     input: &SampleShape,
     typed: &TrainArgs,
-) -> Result<(), Problem> {
+) -> Result<(), Failure> {
     if typed.replace.data.is_some() {
         *source = source.synthetic_like();
         if let Source::Synthetic { shape, .. } = source {
@@ -221,13 +218,13 @@ fn replace_data(
     }
     if let Some(folder) = &typed.replace.data_dir {
         *source = data::in_folder(source, folder).ok_or_else(|| {
-            Problem::typed("`--data-dir` was given, but synthetic data has no files: leave it out")
+            Failure::usage("`--data-dir` was given, but synthetic data has no files: leave it out")
         })?;
     }
     Ok(())
 }
 
-fn replace_numbers(training: &mut TrainSettings, typed: &TrainArgs) -> Result<(), Problem> {
+fn replace_numbers(training: &mut TrainSettings, typed: &TrainArgs) -> Result<(), Failure> {
     let replace = &typed.replace;
     training.batch = replace.batch.unwrap_or(training.batch);
     training.steps = typed.steps.unwrap_or(training.steps);
@@ -238,30 +235,29 @@ fn replace_numbers(training: &mut TrainSettings, typed: &TrainArgs) -> Result<()
     training.on_nonfinite = typed.on_nonfinite.unwrap_or(training.on_nonfinite);
     let state = replace.optimizer_state;
     training.optimizer_state = state.unwrap_or(training.optimizer_state);
-    training.validate().map_err(Problem::typed)
+    training.validate().map_err(Failure::usage)
 }
 
 /// The model's input: the data's shape, unless the config sets another image size.
 fn input(stated: Option<Vec<usize>>, source: &Source) -> Result<SampleShape, String> {
-    let SampleShape { kind, dims } = source.sample_shape();
-    let fits = match (&stated, source) {
-        (Some(stated), Source::Mnist { .. }) => {
-            matches!(stated[..], [1, rows, columns] if rows > 0 && columns > 0)
-        }
-        (Some(stated), _) => *stated == dims,
-        (None, _) => true,
+    let shape = source.sample_shape();
+    let Some(dims) = stated else {
+        return Ok(shape);
     };
-    match source {
-        _ if fits => Ok(SampleShape {
-            kind,
-            dims: stated.unwrap_or(dims),
-        }),
-        Source::Mnist { .. } => {
-            Err("`input` must be [1, rows, columns], as IDX images have it".into())
-        }
-        _ => Err(format!(
-            "`input` must be {dims:?}, the shape of the data's samples"
-        )),
+    let (fits, wanted) = match source {
+        Source::Mnist { .. } => (
+            matches!(dims[..], [1, rows, columns] if rows > 0 && columns > 0),
+            "[1, rows, columns], as IDX images have it".to_owned(),
+        ),
+        _ => (
+            dims == shape.dims,
+            format!("{:?}, the shape of the data's samples", shape.dims),
+        ),
+    };
+    if fits {
+        Ok(SampleShape { dims, ..shape })
+    } else {
+        Err(format!("`input` must be {wanted}"))
     }
 }
 
@@ -270,14 +266,14 @@ fn layers(
     text: &str,
     written: Vec<LayerSpec>,
     typed: &TrainArgs,
-) -> Result<(Vec<LayerSpec>, Vec<LayerSpec>), Problem> {
+) -> Result<(Vec<LayerSpec>, Vec<LayerSpec>), Failure> {
     let misfit =
-        |(item, why): (usize, String)| Problem::at(text, &format!("model.layers.{item}"), why);
+        |(item, why): (usize, String)| problem::at(text, &format!("model.layers.{item}"), why);
     let unfolded = depth::unfolded(&written).map_err(misfit)?;
     let Some(depth) = typed.replace.depth else {
         return Ok((written, unfolded));
     };
-    let refused = |why: &str| Problem::typed(format!("`--depth {depth}`: {why}"));
+    let refused = |why: &str| Failure::usage(format!("`--depth {depth}`: {why}"));
     let deeper = depth::deepened(&written, depth);
     let deeper = deeper.ok_or_else(|| refused("`layers` has no `repeat`"))?;
     let unfolded = depth::unfolded(&deeper).map_err(|(_, why)| refused(&why))?;

@@ -3,138 +3,95 @@
 //! serde's errors bring theirs. The position of a value that serde takes and [`validate`](super::ConfigFile::validate)
 //! refuses is looked up in the text, where there is such a problem.
 
-use std::{ops::Range, path::Path};
+use std::{fmt::Display, ops::Range};
 
-use miette::{LabeledSpan, MietteDiagnostic, NamedSource, Report};
 use rekindle_train::model::spec::LayerSpec;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
-use crate::{exit, failure::Failure, terminal};
+use crate::failure::Failure;
 
 /// What a name is told that stands without its keys.
 const ALONE: &str = "the name alone is not enough: it needs a value, `{ name = .. }`";
 
-/// Something wrong in a config, without the config's text, or in arguments that do not fit it.
-#[derive(Debug)]
-pub struct Problem {
-    /// What is wrong.
-    pub message: String,
-    /// The place in the config, in bytes; of arguments none.
-    pub span: Option<Range<usize>>,
-    /// What to do.
-    pub help: Option<String>,
+/// A problem with the value of a dotted key of a config. An item of a list has its index as key.
+pub fn at(text: &str, key: &str, message: impl Display) -> Failure {
+    Failure {
+        span: Some(place(text, key)),
+        ..Failure::usage(message)
+    }
 }
 
-impl Problem {
-    /// A problem of arguments.
-    pub fn typed(message: impl ToString) -> Self {
-        Self {
-            message: message.to_string(),
-            span: None,
-            help: None,
-        }
-    }
-
-    /// A problem with the value of a dotted key of a config. An item of a list has its index as key.
-    pub fn at(text: &str, key: &str, message: impl ToString) -> Self {
-        Self {
-            span: Some(place(text, key)),
-            ..Self::typed(message)
-        }
-    }
-
-    /// Adds what to do.
-    #[must_use]
-    pub fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
-        self
-    }
-
-    /// What serde or TOML refuses. Of a long list of what it expects, the word that was probably meant is named.
-    pub fn of_toml(error: &toml::de::Error, text: &str) -> Self {
-        // serde names Rust's types, and TOML counts elements.
-        let plain = [
-            (
-                "wanted exactly 1 element, more than 1 element",
-                "more than one key, but this table has exactly one",
-            ),
-            (
-                "wanted exactly 1 element, found 0 elements",
-                "no key, but this table has exactly one",
-            ),
-            ("wanted string or table", "expected a name or a table"),
-            ("invalid type: unit variant, expected struct variant", ALONE),
-            (
-                "invalid type: unit variant, expected newtype variant",
-                ALONE,
-            ),
-            (
-                "expected empty table",
-                "it has no keys: its name alone is enough",
-            ),
-            ("expected usize", "expected a whole number"),
-            ("expected u64", "expected a whole number"),
-            ("expected f64", "expected a number"),
-            ("a sequence", "a list"),
-        ];
-        let message = plain
-            .into_iter()
-            .fold(error.message().to_owned(), |message, (from, to)| {
-                message.replace(from, to)
-            });
-        let span = error.span().unwrap_or(0..1);
-        let span = span.start.min(text.len())..span.end.min(text.len());
-        let meant = |typed: &str, known: &str| {
-            let words = known.split([' ', ',']);
-            let word = suggestion(typed, words.map(|word| word.trim_matches(['`', '"'])))?;
-            Some(format!("did you mean `{word}`?"))
-        };
-        let lists = [
-            ("unknown field ", ", expected ", "key"),
-            ("unknown variant ", ", expected ", "name"),
-            ("unexpected keys in table: ", ", available keys: ", "key"),
-        ];
-        let list = lists.into_iter().find_map(|(start, between, what)| {
-            let (unknown, known) = message.strip_prefix(start)?.split_once(between)?;
-            Some((unknown.trim_matches('`'), known, what))
+/// What serde or TOML refuses. Of a long list of what it expects, the word that was probably meant is named.
+pub fn of_toml(error: &toml::de::Error, text: &str) -> Failure {
+    // serde names Rust's types, and TOML counts elements.
+    let plain = [
+        (
+            "wanted exactly 1 element, more than 1 element",
+            "more than one key, but this table has exactly one",
+        ),
+        (
+            "wanted exactly 1 element, found 0 elements",
+            "no key, but this table has exactly one",
+        ),
+        ("wanted string or table", "expected a name or a table"),
+        ("invalid type: unit variant, expected struct variant", ALONE),
+        (
+            "invalid type: unit variant, expected newtype variant",
+            ALONE,
+        ),
+        (
+            "expected empty table",
+            "it has no keys: its name alone is enough",
+        ),
+        ("expected usize", "expected a whole number"),
+        ("expected u64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("a sequence", "a list"),
+    ];
+    let message = plain
+        .into_iter()
+        .fold(error.message().to_owned(), |message, (from, to)| {
+            message.replace(from, to)
         });
-        let (message, help) = match list {
-            Some((unknown, known, what)) => {
-                let all = || format!("expected {known}; docs/config.md describes them");
-                let help = meant(unknown, known).unwrap_or_else(all);
-                (format!("unknown {what} `{unknown}`"), Some(help))
-            }
-            None => {
-                let typed = text.get(span.clone()).unwrap_or_default();
-                let help = meant(typed.trim_matches(['"', '\'']), &message);
-                let help = help.filter(|_| error.message().starts_with("expected "));
-                (message, help)
-            }
-        };
-        Self {
-            message,
-            span: Some(span),
-            help,
+    let span = error.span().unwrap_or(0..1);
+    let span = span.start.min(text.len())..span.end.min(text.len());
+    let meant = |typed: &str, known: &str| {
+        let words = known.split([' ', ',']);
+        let word = suggestion(typed, words.map(|word| word.trim_matches(['`', '"'])))?;
+        Some(format!("did you mean `{word}`?"))
+    };
+    let lists = [
+        ("unknown field ", ", expected ", "key"),
+        ("unknown variant ", ", expected ", "name"),
+        ("unexpected keys in table: ", ", available keys: ", "key"),
+    ];
+    let list = lists.into_iter().find_map(|(start, between, what)| {
+        let (unknown, known) = message.strip_prefix(start)?.split_once(between)?;
+        Some((unknown.trim_matches('`'), known, what))
+    });
+    let (message, help) = match list {
+        Some((unknown, known, what)) => {
+            let all = || format!("expected {known}; docs/config.md describes them");
+            let help = meant(unknown, known).unwrap_or_else(all);
+            (format!("unknown {what} `{unknown}`"), Some(help))
         }
-    }
-
-    /// The problem with the lines of the config that it is in.
-    pub fn failure(self, path: &Path, text: &str) -> Failure {
-        let place = self.span.map(|span| LabeledSpan::at(span, "here"));
-        let shown = MietteDiagnostic {
-            help: self.help.as_deref().map(terminal::shown),
-            labels: place.map(|place| vec![place]),
-            ..MietteDiagnostic::new(terminal::shown(&self.message))
-        };
-        let source = NamedSource::new(path.display().to_string(), terminal::in_place(text));
-        Failure {
-            code: exit::USAGE,
-            report: Report::new(shown).with_source_code(source),
-            infeasible: None,
+        None => {
+            let typed = text.get(span.clone()).unwrap_or_default();
+            let help = meant(typed.trim_matches(['"', '\'']), &message);
+            let help = help.filter(|_| error.message().starts_with("expected "));
+            (message, help)
         }
+    };
+    let problem = Failure {
+        span: Some(span),
+        ..Failure::usage(message)
+    };
+    match help {
+        Some(help) => problem.help(help),
+        None => problem,
     }
 }
 

@@ -2,9 +2,13 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
+use clap::ValueEnum;
 use rekindle::{meter::Count, size::Size};
 use rekindle_plan::Planner;
-use rekindle_train::{run_dir::SnapshotEvery, settings::Invalid};
+use rekindle_train::{
+    run_dir::SnapshotEvery,
+    settings::{AT_LEAST_1, Invalid, first_invalid},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
@@ -15,7 +19,9 @@ use crate::{
 };
 
 /// Whether plans may move tensors to host memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum OffloadChoice {
     /// On GPUs, where a plan is faster so or nothing else fits.
@@ -74,28 +80,18 @@ impl RunKeys {
             ("plan", self.plan.is_some()),
             ("planner", self.planner.is_some() && self.plan.is_some()),
         ];
-        let given: Vec<&str> = keys
-            .into_iter()
-            .filter_map(|(key, given)| given.then_some(key))
-            .collect();
-        if let [first, second, ..] = given[..] {
+        let mut given = keys.into_iter().filter(|(_, given)| *given);
+        if let (Some((first, _)), Some((second, _))) = (given.next(), given.next()) {
             let problem = format!("stands beside `{first}`: keep one of the two");
             return Err(Invalid {
                 key: second,
                 problem,
             });
         }
-        let numbers = [
-            ("segments", self.segments),
-            ("keep_snapshots", self.keep_snapshots),
-        ];
-        match numbers.into_iter().find(|(_, number)| *number == Some(0)) {
-            Some((key, _)) => Err(Invalid {
-                key,
-                problem: "must be at least 1".into(),
-            }),
-            None => Ok(()),
-        }
+        first_invalid([
+            (self.segments != Some(0), "segments", AT_LEAST_1),
+            (self.keep_snapshots != Some(0), "keep_snapshots", AT_LEAST_1),
+        ])
     }
 
     /// These keys, overridden by arguments. A planner alone searches within the config's budget or segments; but `none`

@@ -349,7 +349,7 @@ proptest::proptest! {
             // The place is one that the text has, and the report is drawn.
             let place = problem.span.clone().and_then(|span| text.get(span));
             assert!(place.is_some(), "{problem:?}");
-            let report = problem.failure(Path::new("run.toml"), &text).report;
+            let report = problem.in_config(Path::new("run.toml"), &text).report();
             assert!(!format!("{report:?}").contains('\u{7}'));
         }
     }

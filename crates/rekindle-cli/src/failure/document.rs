@@ -2,7 +2,7 @@
 
 use std::{env, fmt};
 
-use miette::Report;
+use miette::{SourceCode, SourceSpan};
 use rekindle_plan::{Bytes, Planner};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,13 +73,12 @@ impl fmt::Display for Infeasible {
 
 impl From<&Failure> for ErrorDocument {
     fn from(failure: &Failure) -> Self {
-        let report = &failure.report;
         Self {
             format: ERROR_FORMAT.into(),
-            error: report.to_string(),
+            error: failure.message.clone(),
             exit_code: failure.code,
-            help: report.help().map(|help| help.to_string()),
-            place: place(report),
+            help: failure.help.clone(),
+            place: failure.place(),
         }
     }
 }
@@ -87,9 +86,9 @@ impl From<&Failure> for ErrorDocument {
 impl ErrorDocument {
     /// The failure that it tells of, without its place.
     pub fn failure(&self) -> Failure {
-        match &self.help {
-            Some(help) => Failure::with_help(self.exit_code, &self.error, help),
-            None => Failure::coded(self.exit_code, &self.error),
+        Failure {
+            help: self.help.clone(),
+            ..Failure::coded(self.exit_code, &self.error)
         }
     }
 }
@@ -124,12 +123,14 @@ fn write_document(document: &impl Serialize) {
     }
 }
 
-fn place(report: &Report) -> Option<ConfigPlace> {
-    let label = report.labels()?.next()?;
-    let contents = report.source_code()?.read_span(label.inner(), 0, 0).ok()?;
-    Some(ConfigPlace {
-        file: contents.name()?.to_owned(),
-        line: contents.line() + 1,
-        column: contents.column() + 1,
-    })
+impl Failure {
+    fn place(&self) -> Option<ConfigPlace> {
+        let span = SourceSpan::from(self.span.clone()?);
+        let contents = self.source.as_ref()?.read_span(&span, 0, 0).ok()?;
+        Some(ConfigPlace {
+            file: contents.name()?.to_owned(),
+            line: contents.line() + 1,
+            column: contents.column() + 1,
+        })
+    }
 }

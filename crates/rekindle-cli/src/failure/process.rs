@@ -72,13 +72,13 @@ pub fn check_address_space() -> Outcome {
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |all| all.get() as u64));
     let needed = Bytes(PROCESS + threads.saturating_mul(THREAD));
     match address_space_left() {
-        Some(left) if left < needed => Err(Failure::with_help(
-            exit::OUT_OF_MEMORY,
-            format_args!(
+        Some(left) if left < needed => {
+            let message = format!(
                 "the limit of the address space leaves {left} of memory, and {threads} threads need {needed} to start"
-            ),
-            "raise the limit (`ulimit -v`); `RAYON_NUM_THREADS=1` needs less",
-        )),
+            );
+            let help = "raise the limit (`ulimit -v`); `RAYON_NUM_THREADS=1` needs less";
+            Err(Failure::coded(exit::OUT_OF_MEMORY, message).help(help))
+        }
         _ => Ok(()),
     }
 }
@@ -100,10 +100,10 @@ pub fn report_panics_as_bugs() {
         let message = panic.payload_as_str().unwrap_or("no message");
         // The kernels compiled until now are complete.
         seal_kernels();
-        if let Some(Failure { code, report, .. }) = device_failure(message) {
-            let help = report.help().map(|help| format!("; {help}"));
-            complain!("rekindle: {report}{}", help.unwrap_or_default());
-            std::process::exit(code);
+        if let Some(failure) = device_failure(message) {
+            let help = failure.help.map(|help| format!("; {help}"));
+            complain!("rekindle: {}{}", failure.message, help.unwrap_or_default());
+            std::process::exit(failure.code);
         }
         let cause = innermost_cause(message);
         if speaks_of_threads(message) {

@@ -4,8 +4,8 @@
 //! light paper; on a dark screen [`STYLE_SHEET`] inverts their lightness.
 
 use maud::{Markup, PreEscaped, html};
+use rekindle_plan::{Bytes, Seconds};
 
-use super::axis::Axis;
 use crate::terminal;
 
 /// Behind everything.
@@ -117,14 +117,6 @@ impl Picture {
             .push(html! { text x=(x) y=(y) dx=(gap) dy="-5" text-anchor=(anchor) { (text) } });
     }
 
-    /// What the pointer shows over an area.
-    pub fn hint(&mut self, corners: &[Place], text: &str) {
-        let points = self.points(corners);
-        self.shapes.push(html! {
-            polygon points=(points) fill="none" pointer-events="all" { title { (terminal::shown(text)) } }
-        });
-    }
-
     fn entry(&mut self, text: &str, mark: Markup) {
         if self.legend.iter().all(|(_, known)| known != text) {
             self.legend.push((mark, text.to_owned()));
@@ -197,44 +189,101 @@ fn dot([inner, ring]: [&str; 2], hint: &str) -> Markup {
     }
 }
 
-/// The corners of a block.
-pub fn block([left, right]: [f64; 2], [bottom, top]: [f64; 2]) -> [Place; 4] {
-    [(left, bottom), (right, bottom), (right, top), (left, top)]
+/// An axis, which begins at zero.
+pub struct Axis {
+    /// The value at its end.
+    end: f64,
+    /// The unit of its labels: one that makes the largest value a handy number.
+    unit: f64,
+    /// What it shows, with the unit's name.
+    title: String,
+}
+
+impl Axis {
+    /// Bytes up to `room` times `most`.
+    pub fn of_bytes(what: &str, most: Bytes, room: f64) -> Self {
+        let units = [("GiB", 3), ("MiB", 2), ("KiB", 1), ("B", 0)];
+        let units = units.map(|(name, power)| (name, 1024_f64.powi(power)));
+        Self::new(what, most.0 as f64, room, units)
+    }
+
+    /// Seconds up to `room` times `most`.
+    pub fn of_seconds(what: &str, most: Seconds, room: f64) -> Self {
+        let units = [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)];
+        Self::new(what, most.0, room, units)
+    }
+
+    /// The unit is the largest that goes into `most` twice or more.
+    fn new<const N: usize>(what: &str, most: f64, room: f64, units: [(&str, f64); N]) -> Self {
+        let fitting = units.into_iter().find(|(_, size)| most >= 2.0 * size);
+        let (name, unit) = fitting.unwrap_or(units[N - 1]);
+        Self {
+            end: if most > 0.0 { room * most } else { unit },
+            unit,
+            title: format!("{what} ({name})"),
+        }
+    }
+
+    /// Where a value stands, as a share of the axis.
+    fn share(&self, value: f64) -> f64 {
+        value / self.end
+    }
+
+    /// The tick at zero and at most so many more, at round numbers: each as a share of the axis, with its label.
+    fn ticks(&self, most: u32) -> Vec<(f64, String)> {
+        let end = self.end / self.unit;
+        let least = end / f64::from(most);
+        let power = 10_f64.powf(least.log10().floor());
+        let mut steps = [1.0, 2.0, 5.0, 10.0_f64]
+            .map(|factor| factor * power)
+            .into_iter();
+        let step = steps.find(|step| *step >= least).unwrap_or(least);
+        let tick = |number: u32| {
+            let value = f64::from(number) * step;
+            (value / end, label(value))
+        };
+        (0..=most)
+            .map(tick)
+            .filter(|(share, _)| *share <= 1.0)
+            .collect()
+    }
+}
+
+/// A tick's label, without trailing zeros.
+fn label(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
-pub mod tests {
-    use rekindle_plan::Bytes;
-
+mod tests {
     use super::*;
 
-    /// Relative luminance, WCAG 2.
-    pub fn luminance(colour: &str) -> f64 {
-        let channel = |digits: &str| {
-            let value = u8::from_str_radix(digits, 16).expect("hexadecimal digits");
-            match f64::from(value) / 255.0 {
-                value if value <= 0.040_45 => value / 12.92,
-                value => ((value + 0.055) / 1.055).powf(2.4),
-            }
-        };
-        let [red, green, blue] = [1..3, 3..5, 5..7].map(|digits| channel(&colour[digits]));
-        0.2126 * red + 0.7152 * green + 0.0722 * blue
-    }
-
     #[test]
-    fn text_is_legible() {
-        for ink in [TEXT, SOFT] {
-            let contrast = (luminance(PAPER) + 0.05) / (luminance(ink) + 0.05);
-            assert!(contrast >= 4.5, "{contrast}");
-        }
+    fn ticks_are_round_numbers_of_a_handy_unit() {
+        let labels = |axis: Axis| {
+            let labels: Vec<_> = axis.ticks(8).into_iter().map(|(_, label)| label).collect();
+            (axis.title, labels.join(" "))
+        };
+        let bytes = |most: u64| labels(Axis::of_bytes("peak", Bytes(most), 1.0));
+        assert_eq!(
+            bytes(40 << 20),
+            ("peak (MiB)".into(), "0 5 10 15 20 25 30 35 40".into())
+        );
+        assert_eq!(
+            bytes(1 << 30),
+            ("peak (MiB)".into(), "0 200 400 600 800 1000".into())
+        );
+        assert_eq!(bytes(0).0, "peak (B)");
+        let quarter = labels(Axis::of_seconds("step", Seconds(0.25), 1.15));
+        assert_eq!(quarter, ("step (ms)".into(), "0 50 100 150 200 250".into()));
     }
 
     #[test]
     fn names_are_escaped() {
         let axis = || Axis::of_bytes("</text><script>", Bytes(1), 1.0);
         let mut picture = Picture::new("<a> & \"b\"\u{7}", axis(), axis());
-        let corners = block([0.0, 1.0], [0.0, 1.0]);
-        picture.hint(&corners, "</title><script>\u{7}");
+        picture.dot((0.0, 0.0), [TEXT, PAPER], "</title><script>\u{7}");
         let svg = picture.svg();
         assert!(svg.contains("aria-label=\"&lt;a&gt; &amp; &quot;b&quot;"));
         assert!(svg.contains("&lt;/title&gt;&lt;script&gt;"));

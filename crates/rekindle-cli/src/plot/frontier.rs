@@ -6,10 +6,7 @@
 
 use rekindle_plan::Seconds;
 
-use super::{
-    axis::Axis,
-    chart::{PAPER, Picture, Place, SOFT, TEXT},
-};
+use super::chart::{Axis, PAPER, Picture, Place, SOFT, TEXT};
 use crate::sweep::{Point, SweepRecord, SweepRow};
 
 /// Axes end at so many times the largest value: labels stand there.

@@ -2,16 +2,12 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`chart`] | a picture: axes, shapes, legend, what the pointer shows |
-//! | [`axis`] | units and ticks |
-//! | [`groups`](mod@groups) | actions of a timeline that are drawn as one |
+//! | [`chart`] | a picture: axes and ticks, shapes, legend, what the pointer shows |
 //! | [`timeline`] | one step: memory over time, by kind |
 //! | [`frontier`] | a sweep: memory against time |
 //!
 //! Pictures load no resources and contain no scripts. Axes of memory and time begin at zero.
 
-mod axis;
 mod chart;
 pub mod frontier;
-mod groups;
 pub mod timeline;

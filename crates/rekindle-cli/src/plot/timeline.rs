@@ -4,17 +4,13 @@
 //! The strip above shows which pass was running; for a run on several ranks, a second strip shows the all-reduces. The
 //! legend has each kind's bytes at the predicted peak, and each pass's time.
 
-use rekindle_plan::{Action, Bytes, Parts, Seconds};
+use rekindle_plan::{Bytes, Parts, Seconds};
 use rekindle_train::{
     record::RunRecord,
     timeline::{Pass, TimedAction, Timeline},
 };
 
-use super::{
-    axis::Axis,
-    chart::{self, PAPER, Picture, Place, SOFT, TEXT, block},
-    groups::{Group, groups},
-};
+use super::chart::{self, Axis, PAPER, Picture, Place, SOFT, TEXT};
 
 /// Places of the strips, of the peak's label and of the top, as multiples of the highest value.
 const PASS_STRIP: f64 = 1.24;
@@ -53,31 +49,6 @@ const PASSES: [(Pass, &str, &str); 7] = [
 /// All-reduces of gradients.
 const EXCHANGE: &str = "#F8D894";
 
-/// The name of a pass.
-pub fn pass_name(pass: Pass) -> &'static str {
-    let found = PASSES.iter().find(|(of, ..)| *of == pass);
-    found.map_or("", |(_, name, _)| name)
-}
-
-/// An action by its stage's name.
-pub fn what_runs(record: &RunRecord, timed: &TimedAction) -> String {
-    let name = |stage: usize| {
-        let stage = record.stages.get(stage);
-        stage.map_or("a stage", |stage| stage.name.as_str())
-    };
-    let action = match timed.action {
-        Action::Forward(stage) => format!("the forward of {}", name(stage.0)),
-        Action::Loss => "the loss".into(),
-        Action::Backward(stage) => format!("the backward of {}", name(stage.0)),
-        Action::Optimize => "the update".into(),
-    };
-    match timed.pass {
-        Pass::Offload => format!("an offload in {action}"),
-        Pass::Fetch => format!("a fetch in {action}"),
-        _ => action,
-    }
-}
-
 /// The timeline of a run, if it has one.
 pub fn picture(record: &RunRecord) -> Option<String> {
     let timeline = record.timeline.as_ref()?;
@@ -100,7 +71,6 @@ pub fn picture(record: &RunRecord) -> Option<String> {
         Axis::of_bytes("memory in use", top, TOP),
     );
     let drawing = Drawing {
-        record,
         timeline,
         highest,
         groups,
@@ -113,12 +83,10 @@ pub fn picture(record: &RunRecord) -> Option<String> {
     drawing.areas(&mut picture);
     drawing.lines(&mut picture);
     drawing.peak(&mut picture);
-    drawing.hints(&mut picture);
     Some(picture.svg())
 }
 
 struct Drawing<'a> {
-    record: &'a RunRecord,
     timeline: &'a Timeline,
     highest: &'a TimedAction,
     groups: Vec<Group<'a>>,
@@ -137,9 +105,10 @@ impl Drawing<'_> {
         self.groups.iter().flat_map(level).collect()
     }
 
-    /// A block of a strip.
-    fn block(&self, strip: f64, ends: [f64; 2]) -> [Place; 4] {
-        block(ends, [strip * self.top, (strip + STRIP) * self.top])
+    /// The corners of a block of a strip.
+    fn block(&self, strip: f64, [left, right]: [f64; 2]) -> [Place; 4] {
+        let [bottom, top] = [strip, strip + STRIP].map(|edge| edge * self.top);
+        [(left, bottom), (right, bottom), (right, top), (left, top)]
     }
 
     /// Which pass was running.
@@ -227,49 +196,122 @@ impl Drawing<'_> {
         picture.dot(point, [TEXT, PAPER], "");
         picture.label(above, point.0 < self.end / 2.0, &text);
     }
+}
 
-    /// What the highest action of each group held.
-    fn hints(&self, picture: &mut Picture) {
-        for group in &self.groups {
-            let action = group.highest;
-            let text = format!(
-                "{}: predicted {}, measured {}, {}",
-                what_runs(self.record, action),
-                action.predicted_at_peak.total(),
-                action.measured_peak_bytes,
-                action.duration_s,
-            );
-            picture.hint(&block(group.ends, [0.0, self.top * TOP]), &text);
+/// Consecutive actions that are drawn as one: a step of thousands has several in each pixel. It is as high as the highest of
+/// them, so that no peak is lost.
+struct Group<'a> {
+    /// When it begins and ends, in seconds.
+    ends: [f64; 2],
+    /// The action with the highest prediction.
+    highest: &'a TimedAction,
+    /// The highest measurement.
+    measured: Bytes,
+    /// The most that pools had reserved.
+    reserved: Option<Bytes>,
+    /// The pass of the longest action.
+    pass: Pass,
+}
+
+/// Consecutive actions that begin in the same of `parts` parts of the step's time are a group; an action as long as a part
+/// begins one.
+fn groups(timeline: &Timeline, parts: usize) -> Vec<Group<'_>> {
+    let end = timeline.duration();
+    let width = end.0 / parts as f64;
+    let part = |action: &TimedAction| (action.start_s.0 / width) as usize;
+    let joined = |a: &TimedAction, b: &TimedAction| part(a) == part(b) && b.duration_s.0 < width;
+    let mut chunks = timeline.actions.chunk_by(joined).peekable();
+    let mut groups = Vec::new();
+    while let Some(actions) = chunks.next() {
+        let next = chunks.peek().map_or(end, |next| next[0].start_s);
+        groups.push(Group::new(actions, [actions[0].start_s.0, next.0]));
+    }
+    groups
+}
+
+impl<'a> Group<'a> {
+    fn new(actions: &'a [TimedAction], ends: [f64; 2]) -> Self {
+        let highest = actions
+            .iter()
+            .max_by_key(|action| action.predicted_at_peak.total());
+        let longest = actions
+            .iter()
+            .max_by(|a, b| a.duration_s.0.total_cmp(&b.duration_s.0));
+        let measured = actions.iter().map(|action| action.measured_peak_bytes);
+        let reserved = actions.iter().filter_map(|action| action.reserved_bytes);
+        Self {
+            ends,
+            highest: highest.unwrap_or(&actions[0]),
+            measured: measured.max().unwrap_or_default(),
+            reserved: reserved.max(),
+            pass: longest.unwrap_or(&actions[0]).pass,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rekindle_plan::Action;
+
     use super::*;
 
-    /// Also for those who see no hues: kinds that touch, and passes that follow each other.
-    #[test]
-    fn neighbours_differ_in_lightness() {
-        let kinds = [[0, 1], [1, 2], [3, 4]].map(|pair| pair.map(|kind: usize| KINDS[kind].1));
-        let colour = |pass: Pass| {
-            let found = PASSES.iter().find(|(of, ..)| *of == pass);
-            found.map_or("", |(.., colour)| colour)
+    /// Actions of so many bytes and seconds.
+    fn timeline(actions: impl IntoIterator<Item = (u64, f64)>) -> Timeline {
+        let mut start = 0.0;
+        let action = |(height, duration): (u64, f64)| {
+            start += duration;
+            TimedAction {
+                action: Action::Loss,
+                pass: Pass::Forward,
+                start_s: Seconds(start - duration),
+                duration_s: Seconds(duration),
+                predicted_at_peak: Parts {
+                    fixed: Bytes(height),
+                    ..Parts::default()
+                },
+                predicted_after_bytes: Bytes(0),
+                measured_peak_bytes: Bytes(height + 1),
+                measured_after_bytes: Bytes(0),
+                reserved_bytes: None,
+            }
         };
-        let passes = [
-            [Pass::Forward, Pass::Loss],
-            [Pass::Forward, Pass::Backward],
-            [Pass::Backward, Pass::Recompute],
-            [Pass::Backward, Pass::Optimizer],
-            [Pass::Forward, Pass::Offload],
-            [Pass::Backward, Pass::Fetch],
-            [Pass::Offload, Pass::Fetch],
-        ];
-        let passes = passes.map(|pair| pair.map(colour));
-        for [a, b] in kinds.into_iter().chain(passes) {
-            let luminance = chart::tests::luminance;
-            let difference = (luminance(a) - luminance(b)).abs();
-            assert!(difference > 0.05, "{a}, {b}: {difference}");
+        Timeline {
+            step: 1,
+            beside_buffers_bytes: Bytes(0),
+            actions: actions.into_iter().map(action).collect(),
+            exchanges: Vec::new(),
         }
+    }
+
+    fn heights(groups: &[Group<'_>]) -> Vec<u64> {
+        let height = |group: &Group<'_>| group.highest.predicted_at_peak.total().0;
+        groups.iter().map(height).collect()
+    }
+
+    #[test]
+    fn no_peak_is_lost_among_many_actions() {
+        let height = |k: u64| if k == 3_217 { 99 } else { k % 7 };
+        let timeline = timeline((0..5_000).map(|k| (height(k), 1e-4)));
+        let groups = groups(&timeline, 80);
+        assert!((70..=80).contains(&groups.len()), "{}", groups.len());
+        let highest = groups.iter().max_by_key(|group| group.measured);
+        let highest = highest.expect("a group");
+        assert_eq!(highest.measured, Bytes(100));
+        assert_eq!(highest.highest, &timeline.actions[3_217]);
+    }
+
+    #[test]
+    fn a_short_action_does_not_raise_a_long_one() {
+        let short = 1.0 / 1024.0;
+        let timeline = timeline([(5, 1.0), (8, short), (9, short), (6, 1.0)]);
+        let groups = groups(&timeline, 10);
+        assert_eq!(heights(&groups), [5, 9, 6]);
+        assert_eq!(groups[0].ends, [0.0, 1.0]);
+        assert_eq!(groups[2].ends[1], timeline.duration().0);
+    }
+
+    #[test]
+    fn a_step_that_took_no_time_has_all_its_actions() {
+        assert_eq!(heights(&groups(&timeline([(5, 0.0), (8, 0.0)]), 4)), [5, 8]);
     }
 }

@@ -1,21 +1,21 @@
 //! A run or a sweep as a single page that loads no resources.
 //!
-//! | module | what it owns |
-//! |---|---|
-//! | [`run`] | the page of a run |
-//! | [`trace`](mod@trace) | a run's timeline for trace viewers |
-//!
-//! Every number comes from a run's record, or from a sweep's, and its exact value is available in the page.
+//! Every number comes from a run's record, or from a sweep's, and its exact value is available in the page. [`trace`](mod@trace)
+//! has a run's timeline for trace viewers.
 
-pub mod run;
 pub mod trace;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use rekindle_plan::Stage;
+use rekindle_train::record::RunRecord;
 
 use crate::{
-    plot::frontier,
+    failure::Failure,
+    plot,
     started::Started,
-    sweep::{SweepRecord, table::MARK},
+    summary,
+    sweep::{SweepRecord, record::MARK},
+    table::{self, Cell, Table},
 };
 
 /// A whole page: its title, what was typed, when, and by which version, and the rest.
@@ -54,6 +54,72 @@ fn figure(svg: Option<String>, without: &str) -> Markup {
     }
 }
 
+/// The page of a run.
+pub fn run(record: &RunRecord, started: Option<&Started>) -> Result<String, Failure> {
+    let body = html! {
+        p.soft {
+            (record.steps) " of " (record.settings.steps) " steps, batch " (record.batch) ", on " (record.device)
+            " (" (record.hardware) "), planner " code { (record.plan.planner) }
+        }
+        @if record.interrupted {
+            p.bad { "This run is not finished: it was stopped, or still running, after step " (record.steps) "." }
+        }
+        @if let Some(step) = record.resumed_at {
+            p.soft { "It was resumed after step " (step) "; peaks and phases are those since then." }
+        }
+        h2 { "Predicted and measured" }
+        p { (summary::saved(record)) }
+        p { (summary::losses(record)) }
+        (summary::predictions(record).html())
+        @if record.resident_peak_bytes.is_some() { p.soft { (summary::RESIDENT) } }
+        @if let Some(growth) = &record.growth { p.bad { "Memory grows: " (growth) "." } }
+        h2 { "Timeline" }
+        (figure(plot::timeline::picture(record), NO_TIMELINE))
+        h2 { "Memory by phase" }
+        (summary::phases(record, true).html())
+        h2 { "Stages" }
+        (stages(record).html())
+        h2 { "Settings" }
+        pre { (serde_json::to_string_pretty(&record.settings).map_err(Failure::other)?) }
+    };
+    Ok(page(&record.name, started, &body))
+}
+
+/// Why a run may have no timeline.
+pub const NO_TIMELINE: &str =
+    "no timeline: this run ended before its fourth step, which is traced, or had no room for it";
+
+/// Stages; equal consecutive stages share a row.
+fn stages(record: &RunRecord) -> Table {
+    let stages: Vec<_> = record.stages.iter().zip(&record.forwards).collect();
+    let sizes = |stage: &Stage| (stage.output_bytes, stage.saved_bytes, stage.param_bytes);
+    let alike = |a: &(&Stage, &usize), b: &(&Stage, &usize)| (sizes(a.0), a.1) == (sizes(b.0), b.1);
+    let header = "stage|name|forwards|output|kept for backward|parameters";
+    let mut table = table::table(header, 2..6);
+    let mut first = 0;
+    for group in stages.chunk_by(alike) {
+        let ((stage, forwards), (end, _)) = (group[0], group[group.len() - 1]);
+        let last = first + group.len() - 1;
+        let (numbers, name) = match group.len() {
+            1 => (first.to_string(), stage.name.clone()),
+            _ => (
+                format!("{first}-{last}"),
+                format!("{} to {}", stage.name, end.name),
+            ),
+        };
+        table.add_row([
+            Cell::from(numbers),
+            name.into(),
+            (*forwards).into(),
+            Cell::bytes(stage.output_bytes),
+            Cell::bytes(stage.saved_bytes),
+            Cell::bytes(stage.param_bytes),
+        ]);
+        first = last + 1;
+    }
+    table
+}
+
 /// The page of a sweep.
 pub fn sweep(record: &SweepRecord, started: Option<&Started>) -> String {
     let body = html! {
@@ -62,7 +128,7 @@ pub fn sweep(record: &SweepRecord, started: Option<&Started>) -> String {
             p.bad { "This sweep is not finished: " (record.rows.len()) " of " (record.rows_asked) " rows are done." }
         }
         h2 { "Frontier" }
-        (figure(frontier::picture(record), "no run of this sweep succeeded"))
+        (figure(plot::frontier::picture(record), "no run of this sweep succeeded"))
         h2 { "Runs" }
         (record.table().html())
         p.soft { (MARK) }

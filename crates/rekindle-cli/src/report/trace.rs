@@ -5,14 +5,12 @@
 //! The format: "Trace Event Format", Duygulu, Nilsson and others, Google.
 
 use rekindle::record::{Exchanges, TimedExchange};
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::{Action, Bytes, Seconds};
 use rekindle_train::{
     record::RunRecord,
-    timeline::{TimedAction, Timeline},
+    timeline::{Pass, TimedAction, Timeline},
 };
 use serde_json::{Value, json};
-
-use crate::plot::timeline::{pass_name, what_runs};
 
 /// The threads of actions and of the exchange.
 const ACTIONS: u32 = 1;
@@ -57,7 +55,7 @@ fn exchange(one: &TimedExchange) -> Value {
 
 fn complete(record: &RunRecord, action: &TimedAction) -> Value {
     json!({
-        "name": what_runs(record, action), "cat": pass_name(action.pass),
+        "name": what_runs(record, action), "cat": action.pass,
         "ph": "X", "pid": 1, "tid": ACTIONS,
         "ts": microseconds(action.start_s), "dur": microseconds(action.duration_s),
         "args": {
@@ -68,6 +66,25 @@ fn complete(record: &RunRecord, action: &TimedAction) -> Value {
             "reserved_bytes": action.reserved_bytes,
         },
     })
+}
+
+/// An action by its stage's name.
+fn what_runs(record: &RunRecord, timed: &TimedAction) -> String {
+    let name = |stage: usize| {
+        let stage = record.stages.get(stage);
+        stage.map_or("a stage", |stage| stage.name.as_str())
+    };
+    let action = match timed.action {
+        Action::Forward(stage) => format!("the forward of {}", name(stage.0)),
+        Action::Loss => "the loss".into(),
+        Action::Backward(stage) => format!("the backward of {}", name(stage.0)),
+        Action::Optimize => "the update".into(),
+    };
+    match timed.pass {
+        Pass::Offload => format!("an offload in {action}"),
+        Pass::Fetch => format!("a fetch in {action}"),
+        _ => action,
+    }
 }
 
 fn counter(name: &str, action: &TimedAction, bytes: Bytes) -> Value {

@@ -49,10 +49,8 @@ pub fn write(folder: &Path, record: &SweepRecord) -> Outcome {
     let put = |name: &str, text: &str| output::file(&folder.join(name), text);
     output::json_file(&folder.join(RECORD), record)?;
     put("sweep.csv", &csv)?;
-    match frontier::picture(record) {
-        Some(picture) => put("frontier.svg", &picture),
-        None => Ok(()),
-    }
+    let picture = frontier::picture(record);
+    picture.map_or(Ok(()), |picture| put("frontier.svg", &picture))
 }
 
 /// A column for each key of any row. Lists and tables are written as JSON.
