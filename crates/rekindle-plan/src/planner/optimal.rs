@@ -11,9 +11,9 @@
 //! optimal among persistent schedules (checked against exhaustive search; where a tracked forward's temporary bytes
 //! differ from an untracked one's, rare chains have a slightly better schedule that is not of this form).
 //!
-//! The best plan is one of: the steps of the table, the plan with the smallest peak, and the plan without recomputing. None
-//! of these depends on the budget, which only determines which of them fit: so a larger budget never gives a slower plan. For
-//! a single budget, one table is solved, which ends there.
+//! The best plan is one of: the steps of the table, of which the first has the smallest peak, and the plan without
+//! recomputing. None of these depends on the budget, which only determines which of them fit: so a larger budget never gives
+//! a slower plan. For a single budget, one table is solved, which ends there.
 //!
 //! Cost: O(n^3 slots) time and O(n^2 slots) bytes, less in practice; see `table.rs`.
 
@@ -24,7 +24,6 @@ use rayon::prelude::*;
 use table::{Stair, Table};
 
 use super::Recipe;
-use super::smallest_peak::SmallestPeaks;
 use super::terms::Terms;
 
 /// Steps whose times differ by less are compared by the simulator, whose sums are rounded unlike those of the table.
@@ -32,29 +31,26 @@ const ROUNDED: f64 = 1.0 - 1e-9;
 
 /// The schedules among which the best is for any budget, or for `within`: bytes above those that are always held.
 pub(super) fn schedules(terms: &Terms, within: Option<u64>) -> Vec<Recipe> {
-    let peaks = SmallestPeaks::new(terms);
     let whole = terms.whole();
-    let smallest = Recipe::Nested(peaks.schedule(terms));
-    match within {
-        Some(room) if room < peaks.whole() => return vec![smallest],
-        Some(room) if room >= whole => return vec![Recipe::WHOLE],
-        _ => {}
+    if within.is_some_and(|room| room >= whole) {
+        return vec![Recipe::WHOLE];
     }
     let slot = grid::slot(terms, whole);
-    let table = Table::solve(terms, &peaks.windows, slot, within.unwrap_or(whole));
+    let table = Table::solve(terms, slot, within.unwrap_or(whole));
     let steps = match within {
         Some(room) => fastest(table.steps(), room),
         None => table.steps(),
     };
     let nested = steps.par_iter().map(|step| table.schedule(*step));
     let mut found: Vec<Recipe> = nested.map(Recipe::Nested).collect();
-    found.extend([smallest, Recipe::WHOLE]);
+    found.push(Recipe::WHOLE);
     found
 }
 
-/// The fastest step that needs at most `room`, and those that are as fast to within rounding.
+/// The fastest step that needs at most `room`, and those that are as fast to within rounding; the first if none does.
 fn fastest(steps: &[Stair], room: u64) -> &[Stair] {
-    let fitting = &steps[..steps.partition_point(|step| step.need <= room)];
-    let least = fitting.last().map_or(0.0, |step| step.time);
+    let fitting = steps.partition_point(|step| step.need <= room).max(1);
+    let least = steps[fitting - 1].time;
+    let fitting = &steps[..fitting];
     &fitting[fitting.partition_point(|step| step.time * ROUNDED > least)..]
 }
