@@ -25,7 +25,7 @@
 //! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks while a program runs, and the time added by that |
 //! | `link.rs` | [`Link`]: offloading to host memory, and its cost |
 //! | `validate.rs`, `error.rs` | the rules of a graph; errors of planning |
-//! | `index.rs`, `found.rs` | makers and readers of each tensor; a program with its cost |
+//! | `found.rs` | a program with its cost |
 //!
 //! # Example
 //! ```
@@ -65,7 +65,6 @@ mod chain_plans;
 mod error;
 mod exchange;
 mod found;
-mod index;
 mod link;
 mod plan;
 mod program;

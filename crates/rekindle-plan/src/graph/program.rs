@@ -80,7 +80,12 @@ impl Program {
             let said = format!("no step makes the output tensor {tensor}");
             return Err(GraphError(said));
         }
-        Ok(Program::with_frees(graph, &operations, true))
+        Ok(Program::with_frees(
+            graph,
+            &operations,
+            true,
+            lasting(graph),
+        ))
     }
 
     /// Every operation once, in recorded order, and every update as soon as it can run: nothing is recomputed, and
@@ -131,16 +136,17 @@ impl Program {
     /// The program without runs whose outputs are all unused. This changes no value and does not increase the peak.
     #[must_use]
     pub fn without_dead_runs(&self, graph: &Graph) -> Program {
-        Program::with_frees(graph, &self.operations, false)
+        Program::with_frees(graph, &self.operations, false, lasting(graph))
     }
 
-    /// A valid list with what it frees, with or without the runs whose outputs are all unused.
-    fn with_frees(graph: &Graph, listed: &[OperationId], with_dead: bool) -> Program {
-        let mut wanted: Vec<bool> = graph
-            .tensors
-            .iter()
-            .map(|tensor| tensor.output || tensor.given)
-            .collect();
+    /// A valid list with what it frees, with or without the runs whose outputs are all unused. At the end these tensors are
+    /// wanted.
+    pub(super) fn with_frees(
+        graph: &Graph,
+        listed: &[OperationId],
+        with_dead: bool,
+        mut wanted: Vec<bool>,
+    ) -> Program {
         let mut operations = Vec::with_capacity(listed.len());
         let mut freed = Vec::new();
         let mut ends = Vec::with_capacity(listed.len());
@@ -172,4 +178,12 @@ impl Program {
             ends,
         }
     }
+}
+
+/// For each tensor, whether it is there at the end of a step.
+fn lasting(graph: &Graph) -> Vec<bool> {
+    let tensors = graph.tensors.iter();
+    tensors
+        .map(|tensor| tensor.output || tensor.given)
+        .collect()
 }
