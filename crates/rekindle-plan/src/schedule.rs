@@ -23,16 +23,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// The number of a stage, from 0. In a chain of L stages the loss counts as stage L.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    derive_more::Display,
 )]
 #[serde(transparent)]
 pub struct StageId(pub usize);
-
-impl fmt::Display for StageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// One action of a training step. [`Display`](fmt::Display) and serde write it as text: `forward 3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

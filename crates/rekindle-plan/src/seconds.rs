@@ -2,14 +2,27 @@
 
 use std::fmt;
 use std::iter::Sum;
-use std::ops::{Add, AddAssign, Mul, Sub};
+use std::ops::Add;
 
 use serde::{Deserialize, Serialize};
 
 /// A time in seconds. A validated [`Chain`](crate::Chain) holds only finite times of zero or more.
 ///
 /// [`Display`](fmt::Display) picks the unit ("1.42 s", "3.1 ms", "12 µs"); serde writes the plain number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    PartialOrd,
+    Serialize,
+    Deserialize,
+    derive_more::Add,
+    derive_more::AddAssign,
+    derive_more::Sub,
+    derive_more::Mul,
+)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Seconds(pub f64);
@@ -17,36 +30,6 @@ pub struct Seconds(pub f64);
 impl Seconds {
     /// No time.
     pub const ZERO: Seconds = Seconds(0.0);
-}
-
-impl Add for Seconds {
-    type Output = Seconds;
-
-    fn add(self, other: Seconds) -> Seconds {
-        Seconds(self.0 + other.0)
-    }
-}
-
-impl AddAssign for Seconds {
-    fn add_assign(&mut self, other: Seconds) {
-        self.0 += other.0;
-    }
-}
-
-impl Sub for Seconds {
-    type Output = Seconds;
-
-    fn sub(self, other: Seconds) -> Seconds {
-        Seconds(self.0 - other.0)
-    }
-}
-
-impl Mul<f64> for Seconds {
-    type Output = Seconds;
-
-    fn mul(self, factor: f64) -> Seconds {
-        Seconds(self.0 * factor)
-    }
 }
 
 impl Sum for Seconds {

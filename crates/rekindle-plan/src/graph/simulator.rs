@@ -90,9 +90,6 @@ type Part = fn(&mut Parts) -> &mut Bytes;
 struct Storage {
     /// The tensor that it was made for, or the last one that took it over.
     tensor: TensorId,
-    bytes: Bytes,
-    /// Its bytes of host memory.
-    host_bytes: Bytes,
     /// Number of live tensors in it.
     live: usize,
     part: Part,
@@ -104,7 +101,6 @@ pub(super) struct Memory<'a> {
     /// The storage of each live tensor; none of given ones and their views, which are counted in the fixed bytes.
     of: Vec<Option<usize>>,
     storages: Vec<Storage>,
-    resident: Bytes,
     on_host: Bytes,
     /// Held bytes by parts.
     parts: Parts,
@@ -120,7 +116,6 @@ impl<'a> Memory<'a> {
             graph,
             of: vec![None; graph.tensors.len()],
             storages: Vec::new(),
-            resident: graph.fixed_bytes,
             on_host: Bytes::ZERO,
             parts: Parts {
                 fixed: graph.fixed_bytes,
@@ -156,18 +151,12 @@ impl<'a> Memory<'a> {
 
     pub(super) fn release(&mut self, tensor: TensorId) {
         if let Some(storage) = self.of[tensor.index()].take() {
-            let Storage {
-                bytes,
-                host_bytes,
-                live,
-                part,
-                ..
-            } = &mut self.storages[storage];
-            *live -= 1;
-            if *live == 0 {
-                self.resident -= *bytes;
-                self.on_host -= *host_bytes;
-                *part(&mut self.parts) -= *bytes;
+            let storage = &mut self.storages[storage];
+            storage.live -= 1;
+            if storage.live == 0 {
+                let tensor = self.graph.tensor(storage.tensor);
+                self.on_host -= tensor.host_bytes;
+                *(storage.part)(&mut self.parts) -= tensor.bytes;
             }
         }
     }
@@ -177,17 +166,18 @@ impl<'a> Memory<'a> {
         let input = *operation.inputs.get(operation.in_place?)?;
         let output = *operation.outputs.first()?;
         let storage = self.of[input.index()]?;
-        let Storage { bytes, live, .. } = self.storages[storage];
+        let Storage { tensor, live, .. } = self.storages[storage];
+        let bytes = |tensor| self.graph.tensor(tensor).bytes;
         let once = operation.inputs.iter().filter(|&&t| t == input).count() == 1;
-        let allowed =
-            once && live == 1 && bytes == self.graph.tensor(output).bytes && frees.contains(&input);
+        let allowed = once && live == 1 && bytes(tensor) == bytes(output) && frees.contains(&input);
         allowed.then_some(storage)
     }
 
     /// Each storage in use, with its tensor; given tensors and those of no bytes are left out.
     pub(super) fn held(&self) -> impl Iterator<Item = (usize, TensorId)> {
         let storages = self.storages.iter().enumerate();
-        let held = storages.filter(|(_, one)| one.live > 0 && !one.bytes.is_zero());
+        let held = storages
+            .filter(|(_, one)| one.live > 0 && !self.graph.tensor(one.tensor).bytes.is_zero());
         held.map(|(place, one)| (place, one.tensor))
     }
 
@@ -220,12 +210,9 @@ impl<'a> Memory<'a> {
                     storage
                 }
                 None => {
-                    self.resident += bytes;
                     self.on_host += host_bytes;
                     self.storages.push(Storage {
                         tensor: output,
-                        bytes,
-                        host_bytes,
                         live: 0,
                         part,
                     });
@@ -299,11 +286,11 @@ pub(super) fn simulate_watched(
         let operation = graph.operation(id);
         let frees = program.frees(step);
         memory.run(operation, frees);
-        let peak = memory.resident + operation.temp_bytes;
         let at_peak = Parts {
             temporary: operation.temp_bytes,
             ..memory.parts
         };
+        let peak = at_peak.total();
         run.host_peak = run.host_peak.max(memory.on_host);
         for &tensor in frees {
             memory.release(tensor);
@@ -312,30 +299,25 @@ pub(super) fn simulate_watched(
             run.peak = peak;
             run.peak_step = step;
         }
-        let runs = &mut runs[id.index()];
-        *runs += 1;
-        match operation.transfer {
-            None => run.repeated += usize::from(*runs > 1),
-            Some(transfer) => {
-                run.transfer_time += operation.seconds;
-                let moved = match transfer {
-                    Transfer::Offload => (&mut run.offloaded, &operation.inputs),
-                    Transfer::Fetch => (&mut run.fetched, &operation.outputs),
-                };
-                let bytes = moved.1.iter().map(|tensor| graph.tensor(*tensor).bytes);
-                *moved.0 += bytes.sum();
-            }
-        }
-        run.resident.push(memory.resident);
-        watch(
-            step,
-            Moment {
-                at_peak,
-                after: memory.parts,
-            },
-        );
+        runs[id.index()] += 1;
+        let after = memory.parts;
+        run.resident.push(after.total());
+        watch(step, Moment { at_peak, after });
     }
-    let times = graph.operations.iter().zip(runs);
-    run.time = times.map(|(one, runs)| one.seconds * f64::from(runs)).sum();
+    for (operation, runs) in graph.operations.iter().zip(runs) {
+        let seconds = operation.seconds * f64::from(runs);
+        run.time += seconds;
+        let (moved, tensors) = match operation.transfer {
+            None => {
+                run.repeated += runs.saturating_sub(1) as usize;
+                continue;
+            }
+            Some(Transfer::Offload) => (&mut run.offloaded, &operation.inputs),
+            Some(Transfer::Fetch) => (&mut run.fetched, &operation.outputs),
+        };
+        let bytes: Bytes = tensors.iter().map(|one| graph.tensor(*one).bytes).sum();
+        *moved += Bytes(bytes.0 * u64::from(runs));
+        run.transfer_time += seconds;
+    }
     run
 }
