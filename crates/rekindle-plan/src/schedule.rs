@@ -23,20 +23,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// The number of a stage, from 0. In a chain of L stages the loss counts as stage L.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    derive_more::Display,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[derive(derive_more::Display)]
 pub struct StageId(pub usize);
 
 /// One action of a training step. [`Display`](fmt::Display) and serde write it as text: `forward 3`.

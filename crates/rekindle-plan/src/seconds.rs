@@ -9,22 +9,10 @@ use serde::{Deserialize, Serialize};
 /// A time in seconds. A validated [`Chain`](crate::Chain) holds only finite times of zero or more.
 ///
 /// [`Display`](fmt::Display) picks the unit ("1.42 s", "3.1 ms", "12 µs"); serde writes the plain number.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    PartialOrd,
-    Serialize,
-    Deserialize,
-    derive_more::Add,
-    derive_more::AddAssign,
-    derive_more::Sub,
-    derive_more::Mul,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
+#[derive(derive_more::Add, derive_more::AddAssign, derive_more::Sub, derive_more::Mul)]
 pub struct Seconds(pub f64);
 
 impl Seconds {

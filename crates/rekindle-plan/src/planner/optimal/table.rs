@@ -83,9 +83,9 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The steps of the rows that need least.
-    fn leanest(&self) -> (Stair, Stair) {
-        (self.right.1[0], self.left.1[0])
+    /// The least that a step made of these rows needs.
+    fn need(&self) -> u64 {
+        self.step(self.right.1[0], self.left.1[0]).need
     }
 
     /// The step that these steps of the rows make.
@@ -106,8 +106,7 @@ impl Parts<'_> {
 
     /// Takes the steps that are faster than those of `best`, by slot, in the slots before `end`.
     fn relax(&self, best: &mut [Stair], end: usize, width: u64) {
-        let (right, left) = self.leanest();
-        let start = (self.step(right, left).need / width) as usize;
+        let start = (self.need() / width) as usize;
         let (mut right, mut left) = (0, 0);
         let next = |(held, row): (u64, &[Stair]), place: &mut usize, most: u64| {
             while row
@@ -264,12 +263,11 @@ impl<'a> Table<'a> {
             while end > 0 && best[end - 1].time <= parts.time + plain {
                 end -= 1;
             }
-            if parts.least < leanest.need {
-                let (right, left) = parts.leanest();
-                let step = parts.step(right, left);
-                if (step.need, step.time) < (leanest.need, leanest.time) {
-                    leanest = step;
-                }
+            if parts.least <= leanest.need {
+                let step = parts.within(parts.need().min(leanest.need));
+                let step = step.map(|(right, left)| parts.step(right, left));
+                let leaner = |one: &Stair| (one.need, one.time) < (leanest.need, leanest.time);
+                leanest = step.filter(leaner).unwrap_or(leanest);
             } else if parts.least / self.width >= end as u64 {
                 break;
             }
@@ -291,8 +289,7 @@ impl<'a> Table<'a> {
         let wanted = within(self.row(s, t), need);
         let most = (need / self.width + 1) * self.width - 1;
         for (j, parts) in self.ways(s, t) {
-            let steps = parts.within(most).into_iter().chain([parts.leanest()]);
-            for (right, left) in steps {
+            for (right, left) in [most, need].iter().filter_map(|&most| parts.within(most)) {
                 if Some(parts.step(right, left)) == wanted {
                     return (j, right.need, left.need);
                 }
