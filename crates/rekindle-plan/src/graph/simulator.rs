@@ -15,7 +15,7 @@ use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
 /// What a program costs on its graph.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Simulated {
     /// The most bytes held at any moment, everything included.
     pub peak: Bytes,
@@ -95,6 +95,26 @@ struct Storage {
     part: Part,
 }
 
+/// A program and its cost.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) program: Program,
+    pub(crate) simulated: Simulated,
+}
+
+impl Found {
+    /// The program without runs whose results are unused.
+    pub(crate) fn of(graph: &Graph, program: &Program) -> Found {
+        let program = program.without_dead_runs(graph);
+        let simulated = simulate(graph, &program);
+        Found { program, simulated }
+    }
+
+    pub(crate) fn peak(&self) -> Bytes {
+        self.simulated.peak
+    }
+}
+
 /// Where the live tensors are stored.
 pub(super) struct Memory<'a> {
     graph: &'a Graph,
@@ -111,7 +131,7 @@ pub(super) struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    pub(super) fn new(graph: &'a Graph) -> Memory<'a> {
+    fn new(graph: &'a Graph) -> Memory<'a> {
         Memory {
             graph,
             of: vec![None; graph.tensors.len()],
@@ -149,7 +169,7 @@ impl<'a> Memory<'a> {
         self.of[tensor.index()] = Some(storage);
     }
 
-    pub(super) fn release(&mut self, tensor: TensorId) {
+    fn release(&mut self, tensor: TensorId) {
         if let Some(storage) = self.of[tensor.index()].take() {
             let storage = &mut self.storages[storage];
             storage.live -= 1;
@@ -181,7 +201,7 @@ impl<'a> Memory<'a> {
         held.map(|(place, one)| (place, one.tensor))
     }
 
-    pub(super) fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
+    fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
         self.backward |= operation.backward && operation.transfer.is_none();
         if operation.view {
             let base = operation
@@ -229,58 +249,25 @@ impl<'a> Memory<'a> {
 ///
 /// # Panics
 /// If the program was made for another graph.
-///
-/// ```
-/// use rekindle_plan::graph::{Graph, Operation, OperationId, Program, Tensor, TensorId, simulate};
-/// use rekindle_plan::{Bytes, Seconds};
-///
-/// // 0 -> 1 -> 2, and 3 needs both 1 and 2.
-/// let operation = |inputs: &[u32], output| Operation {
-///     inputs: inputs.iter().map(|&t| TensorId(t)).collect(),
-///     outputs: vec![TensorId(output)],
-///     seconds: Seconds(1.0),
-///     ..Operation::default()
-/// };
-/// let tensor = Tensor { bytes: Bytes(10), ..Tensor::default() };
-/// let graph = Graph {
-///     tensors: vec![
-///         Tensor { given: true, ..tensor },
-///         tensor,
-///         tensor,
-///         Tensor { output: true, ..tensor },
-///     ],
-///     operations: vec![operation(&[0], 1), operation(&[1], 2), operation(&[1, 2], 3)],
-///     fixed_bytes: Bytes(10),
-/// };
-/// let run = simulate(&graph, &Program::recorded(&graph)?);
-/// assert_eq!((run.peak, run.time), (Bytes(40), Seconds(3.0)));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub fn simulate(graph: &Graph, program: &Program) -> Simulated {
-    simulate_watched(graph, program, |_, _| {})
+    simulate_watched(graph, program, |_, _, _| {})
 }
 
-/// Like [`simulate`], and calls `watch` with the memory of each step.
+/// Like [`simulate`], and calls `watch` with the memory of each step, and with what is stored after it.
 ///
 /// # Panics
 /// If the program was made for another graph.
 pub(super) fn simulate_watched(
     graph: &Graph,
     program: &Program,
-    mut watch: impl FnMut(usize, Moment),
+    mut watch: impl FnMut(usize, Moment, &Memory<'_>),
 ) -> Simulated {
     let mut memory = Memory::new(graph);
     let mut runs = vec![0_u32; graph.operations.len()];
     let mut run = Simulated {
         peak: graph.fixed_bytes,
-        peak_step: 0,
-        time: Seconds::ZERO,
-        repeated: 0,
-        host_peak: Bytes::ZERO,
-        offloaded: Bytes::ZERO,
-        fetched: Bytes::ZERO,
-        transfer_time: Seconds::ZERO,
         resident: Vec::with_capacity(program.len()),
+        ..Simulated::default()
     };
     for (step, &id) in program.operations().iter().enumerate() {
         let operation = graph.operation(id);
@@ -302,7 +289,7 @@ pub(super) fn simulate_watched(
         runs[id.index()] += 1;
         let after = memory.parts;
         run.resident.push(after.total());
-        watch(step, Moment { at_peak, after });
+        watch(step, Moment { at_peak, after }, &memory);
     }
     for (operation, runs) in graph.operations.iter().zip(runs) {
         let seconds = operation.seconds * f64::from(runs);

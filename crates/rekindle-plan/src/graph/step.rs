@@ -163,11 +163,6 @@ impl Graph {
         self.operations.partition_point(recorded)
     }
 
-    /// The numbers of all operations but transfers, in recorded order.
-    pub(crate) fn computing(&self) -> impl Iterator<Item = OperationId> + use<> {
-        (0..self.updates().end as u32).map(OperationId)
-    }
-
     /// The range of the updates in [`operations`](Self::operations).
     pub fn updates(&self) -> Range<usize> {
         let start = self.recorded_operations();

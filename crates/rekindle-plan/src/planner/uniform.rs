@@ -10,7 +10,7 @@
 use std::iter::successors;
 
 /// The most stages of the schedules of all small numbers together, each counted once.
-const SMALL_NUMBERS: usize = 500_000;
+const SMALL_NUMBERS: usize = 400_000;
 
 /// Where the second and later of so many segments start. Their sizes differ by at most one; the last is not recomputed.
 pub(super) fn starts(stages: usize, segments: usize) -> Vec<usize> {

@@ -35,21 +35,21 @@ pub(super) fn slot(terms: &Terms, most: u64) -> u64 {
 }
 
 fn common_divisor(terms: &Terms) -> u64 {
-    let mut divisor = 0;
-    let mut take = |bytes: u64| {
-        let (mut a, mut b) = (divisor, bytes);
+    let of_nodes = terms.nodes.iter().flat_map(|node| {
+        [
+            node.forward_temp_bytes.0,
+            node.grad_bytes.0,
+            node.saved_bytes.0,
+            node.tracked_temp_bytes.0,
+            node.backward_temp_bytes.0,
+        ]
+    });
+    let sizes = terms.x.iter().chain(&terms.y).copied().chain(of_nodes);
+    let common = |mut a: u64, mut b: u64| {
         while b != 0 {
             (a, b) = (b, a % b);
         }
-        divisor = a;
+        a
     };
-    terms.x.iter().chain(&terms.y).copied().for_each(&mut take);
-    for node in &terms.nodes {
-        take(node.forward_temp_bytes.0);
-        take(node.grad_bytes.0);
-        take(node.saved_bytes.0);
-        take(node.tracked_temp_bytes.0);
-        take(node.backward_temp_bytes.0);
-    }
-    divisor.max(1)
+    sizes.fold(0, common).max(1)
 }
