@@ -60,22 +60,13 @@ pub(crate) fn forward_operations(graph: &Graph) -> usize {
 
 /// The points where the marked stage changes, and the one after the last mark.
 fn marked(graph: &Graph, forward: usize) -> Vec<usize> {
-    let mut places = Vec::new();
-    let mut current = None;
-    let mut last = 0;
-    for (place, operation) in graph.operations[..forward].iter().enumerate() {
-        let Some(stage) = operation.stage else {
-            continue;
-        };
-        if current.is_some_and(|current| current != stage) {
-            places.push(place);
-        }
-        current = Some(stage);
-        last = place + 1;
-    }
-    if current.is_some() && last < forward {
-        places.push(last);
-    }
+    let operations = graph.operations[..forward].iter().enumerate();
+    let marks = operations.filter_map(|(place, operation)| Some((place, operation.stage?)));
+    let marks: Vec<(usize, u32)> = marks.collect();
+    let changes = marks.windows(2).filter(|pair| pair[0].1 != pair[1].1);
+    let mut places: Vec<usize> = changes.map(|pair| pair[1].0).collect();
+    places.extend(marks.last().map(|(last, _)| last + 1));
+    places.retain(|&place| place < forward);
     places
 }
 

@@ -184,7 +184,6 @@ impl<'a> Cut<'a> {
         let alone = self.alone();
         let stages = (0..loss).map(|i| self.stage(&alone, i, &x)).collect();
         let (forward, backward) = (&self.forward[loss], &self.backward[loss]);
-        let last = if loss == 0 { Bytes::ZERO } else { x[loss] };
         let both = forward.start..backward.end;
         let (backward_s, peak_of_both) = self.backward_cost(&alone, backward, both);
         let loss = LossCost {
@@ -193,7 +192,7 @@ impl<'a> Cut<'a> {
             forward_temp_bytes: self.peak(&alone, forward.clone(), |span| {
                 span.last_read >= forward.end
             }),
-            backward_temp_bytes: peak_of_both - last,
+            backward_temp_bytes: peak_of_both - x[loss],
         };
         Stages {
             chain: Chain {
