@@ -45,10 +45,18 @@ const ROUNDED: f64 = 1.0 - 1e-9;
 /// The schedules among which the best is for any budget, or for `within`: bytes above those that are always held.
 pub(super) fn schedules(terms: &Terms, within: Option<u64>) -> Vec<Recipe> {
     let whole = terms.whole();
-    if within.is_some_and(|room| room >= whole) {
-        return vec![Recipe::WHOLE];
-    }
     let slot = slot(terms, whole);
+    if let Some(room) = within {
+        if room >= whole {
+            return vec![Recipe::WHOLE];
+        }
+        // A table of one slot has what needs least, and takes little.
+        let leanest = Table::solve(terms, slot, 0);
+        let first = leanest.steps()[0];
+        if room < first.need {
+            return vec![Recipe::Nested(leanest.schedule(first))];
+        }
+    }
     let table = Table::solve(terms, slot, within.unwrap_or(whole));
     let steps = match within {
         Some(room) => fastest(table.steps(), room),
@@ -60,11 +68,10 @@ pub(super) fn schedules(terms: &Terms, within: Option<u64>) -> Vec<Recipe> {
     found
 }
 
-/// The fastest step that needs at most `room`, and those that are as fast to within rounding; the first if none does.
+/// The fastest step that needs at most `room`, and those that are as fast to within rounding.
 fn fastest(steps: &[Stair], room: u64) -> &[Stair] {
-    let fitting = steps.partition_point(|step| step.need <= room).max(1);
-    let least = steps[fitting - 1].time;
-    let fitting = &steps[..fitting];
+    let fitting = &steps[..steps.partition_point(|step| step.need <= room)];
+    let least = fitting.last().map_or(0.0, |step| step.time);
     &fitting[fitting.partition_point(|step| step.time * ROUNDED > least)..]
 }
 
