@@ -25,11 +25,10 @@
 //! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks while a program runs, and the time added by that |
 //! | `link.rs` | [`Link`]: offloading to host memory, and its cost |
 //! | `validate.rs`, `error.rs` | the rules of a graph; errors of planning |
-//! | `index.rs`, `found.rs` | makers and readers of each tensor; a program with its cost |
 //!
 //! # Example
 //! ```
-//! use rekindle_plan::graph::{Graph, Operation, Tensor, TensorId, plan_graph};
+//! use rekindle_plan::graph::{Graph, Operation, Program, Tensor, TensorId, plan_graph, simulate};
 //! use rekindle_plan::{Bytes, Request, Seconds};
 //!
 //! // Three layers, and a backward that reads their inputs: 0 is given, 1 to 3 are activations, 4 to 6 gradients.
@@ -53,6 +52,8 @@
 //!     ],
 //!     fixed_bytes: Bytes(0),
 //! };
+//! let recorded = simulate(&graph, &Program::recorded(&graph)?);
+//! assert_eq!((recorded.peak, recorded.time), (Bytes(400), Seconds(6.0)));
 //! let plan = plan_graph(&graph, &Request::within(Bytes(300)))?;
 //! assert_eq!(plan.simulated.peak, Bytes(300));
 //! // The first layer runs twice.
@@ -64,8 +65,6 @@ mod borders;
 mod chain_plans;
 mod error;
 mod exchange;
-mod found;
-mod index;
 mod link;
 mod plan;
 mod program;
@@ -81,10 +80,10 @@ pub use borders::{Border, borders};
 pub use chain_plans::{chain_frontier, plan_chain};
 pub use error::GraphPlanError;
 pub use exchange::{ExchangeCost, Exchanged, Ring, Timetable};
-pub(crate) use found::Found;
 pub use link::{Link, Rate};
 pub use plan::{GraphPlan, plan_graph};
 pub use program::Program;
+pub(crate) use simulator::Found;
 pub use simulator::{Moment, Parts, Simulated, simulate};
 pub use spans::{Change, Span, SpanPass, changes, held};
 pub use stages::{Crossing, Stages};

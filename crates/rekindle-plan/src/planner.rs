@@ -8,8 +8,7 @@
 //! | `none`, `segments` | keep everything; segments of equal length | `uniform.rs` |
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
-//! `terms.rs` has the symbols that the recurrences share, `windows.rs` finds equal windows; `persistent.rs` turns
-//! trees into actions; `smallest_peak.rs` is the lower bound.
+//! `terms.rs` has the symbols of the recurrence, `windows.rs` finds equal windows.
 //!
 //! # Long chains
 //! `optimal` examines all windows of stages, of chains of up to 2,000; `auto` gives equal segments for longer ones. `segments`
@@ -17,8 +16,6 @@
 
 mod error;
 mod optimal;
-mod persistent;
-mod smallest_peak;
 mod terms;
 mod uniform;
 mod windows;

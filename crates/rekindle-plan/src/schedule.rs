@@ -26,13 +26,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[derive(derive_more::Display)]
 pub struct StageId(pub usize);
-
-impl fmt::Display for StageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// One action of a training step. [`Display`](fmt::Display) and serde write it as text: `forward 3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::iter::Sum;
-use std::ops::{Add, AddAssign, Mul, Sub};
+use std::ops::Add;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,41 +12,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
+#[derive(derive_more::Add, derive_more::AddAssign, derive_more::Sub, derive_more::Mul)]
 pub struct Seconds(pub f64);
 
 impl Seconds {
     /// No time.
     pub const ZERO: Seconds = Seconds(0.0);
-}
-
-impl Add for Seconds {
-    type Output = Seconds;
-
-    fn add(self, other: Seconds) -> Seconds {
-        Seconds(self.0 + other.0)
-    }
-}
-
-impl AddAssign for Seconds {
-    fn add_assign(&mut self, other: Seconds) {
-        self.0 += other.0;
-    }
-}
-
-impl Sub for Seconds {
-    type Output = Seconds;
-
-    fn sub(self, other: Seconds) -> Seconds {
-        Seconds(self.0 - other.0)
-    }
-}
-
-impl Mul<f64> for Seconds {
-    type Output = Seconds;
-
-    fn mul(self, factor: f64) -> Seconds {
-        Seconds(self.0 * factor)
-    }
 }
 
 impl Sum for Seconds {

@@ -27,7 +27,7 @@ const LONG_STRETCH: f64 = 0.25;
 /// Number of slices for the whole pass, when such stretches are cut.
 const SLICES: usize = 48;
 /// Maximum number of live storages at a border.
-const MOST_LIVE: usize = 12;
+const MOST_LIVE: i64 = 12;
 /// Maximum share of the forward time that a cheap tensor takes.
 const CHEAP: f64 = 1e-3;
 
@@ -60,31 +60,20 @@ pub(crate) fn forward_operations(graph: &Graph) -> usize {
 
 /// The points where the marked stage changes, and the one after the last mark.
 fn marked(graph: &Graph, forward: usize) -> Vec<usize> {
-    let mut places = Vec::new();
-    let mut current = None;
-    let mut last = 0;
-    for (place, operation) in graph.operations[..forward].iter().enumerate() {
-        let Some(stage) = operation.stage else {
-            continue;
-        };
-        if current.is_some_and(|current| current != stage) {
-            places.push(place);
-        }
-        current = Some(stage);
-        last = place + 1;
-    }
-    if current.is_some() && last < forward {
-        places.push(last);
-    }
+    let operations = graph.operations[..forward].iter().enumerate();
+    let marks = operations.filter_map(|(place, operation)| Some((place, operation.stage?)));
+    let marks: Vec<(usize, u32)> = marks.collect();
+    let changes = marks.windows(2).filter(|pair| pair[0].1 != pair[1].1);
+    let mut places: Vec<usize> = changes.map(|pair| pair[1].0).collect();
+    places.extend(marks.last().map(|(last, _)| last + 1));
+    places.retain(|&place| place < forward);
     places
 }
 
 /// The live storages at each point of the forward pass; point p is before operation p.
 struct Points {
-    /// Number of live storages.
-    counts: Vec<usize>,
-    /// Their bytes.
-    bytes: Vec<u64>,
+    /// The number of live storages, and their bytes.
+    live: Vec<(i64, i128)>,
     /// The weight of all operations before it, from 0 to 1.
     weights: Vec<f64>,
     /// Each counted storage: its base, where it is made and where it is last read.
@@ -103,39 +92,36 @@ impl Points {
             }
         }
         let mut spans = Vec::new();
-        let mut changes = vec![(0_isize, 0_i128); forward + 2];
+        // First how much these change at each point.
+        let mut live = vec![(0, 0); forward + 2];
         for (place, operation) in operations.iter().enumerate() {
             for &made in operation.outputs.iter().filter(|_| !operation.view) {
                 let last = last_read[made.index()];
                 let empty = graph.tensor(made).bytes == Bytes::ZERO;
                 if last > place && !cheap[made.index()] && !empty {
                     let bytes = i128::from(graph.tensor(made).bytes.0);
-                    changes[place + 1].0 += 1;
-                    changes[place + 1].1 += bytes;
-                    changes[last + 1].0 -= 1;
-                    changes[last + 1].1 -= bytes;
+                    live[place + 1].0 += 1;
+                    live[place + 1].1 += bytes;
+                    live[last + 1].0 -= 1;
+                    live[last + 1].1 -= bytes;
                     spans.push((made, place..last));
                 }
             }
         }
-        let (mut count, mut bytes) = (0, 0);
-        let live = changes.iter().map(|change| {
-            count += change.0;
-            bytes += change.1;
-            (count as usize, bytes as u64)
-        });
-        let (counts, bytes) = live.take(forward + 1).unzip();
+        for point in 1..live.len() {
+            live[point].0 += live[point - 1].0;
+            live[point].1 += live[point - 1].1;
+        }
         Points {
-            counts,
-            bytes,
+            live,
             weights: weights(graph, forward),
             spans,
         }
     }
 
     fn choose(&self) -> Vec<usize> {
-        let last = self.counts.len() - 1;
-        let single: Vec<usize> = (1..last).filter(|&p| self.counts[p] == 1).collect();
+        let last = self.weights.len() - 1;
+        let single: Vec<usize> = (1..last).filter(|&p| self.live[p].0 == 1).collect();
         let mut chosen = if single.len() < MOST_STAGES {
             single
         } else {
@@ -145,7 +131,7 @@ impl Points {
         let edges = [0].into_iter().chain(chosen.iter().copied());
         for (start, end) in edges.zip(chosen.iter().copied().chain([last])) {
             if self.weights[end] - self.weights[start] > LONG_STRETCH {
-                let few = |&p: &usize| (1..=MOST_LIVE).contains(&self.counts[p]);
+                let few = |&p: &usize| (1..=MOST_LIVE).contains(&self.live[p].0);
                 let inside = (start + 1..end).filter(few);
                 more.extend(self.smallest_of_slices(inside, SLICES));
             }
@@ -162,7 +148,7 @@ impl Points {
         for point in points {
             match chosen.last_mut() {
                 Some(last) if slice(*last) == slice(point) => {
-                    if self.bytes[point] < self.bytes[*last] {
+                    if self.live[point].1 < self.live[*last].1 {
                         *last = point;
                     }
                 }

@@ -12,32 +12,12 @@ use crate::request::{Planner, Request};
 /// Makes a plan for a chain.
 ///
 /// Every planner returns its fastest schedule that fits; `auto` the plain run if that fits, else the plan of `optimal`, or of
-/// `segments` for more stages than `optimal` takes. A larger budget never makes the plan of a planner slower. The optimizer is not part of the plan: a budget must also be
-/// at least [`Chain::optimizer_peak`].
+/// `segments` for more stages than `optimal` takes. A larger budget never makes the plan of a planner slower. The optimizer is
+/// not part of the plan: a budget must also be at least [`Chain::optimizer_peak`].
 ///
 /// # Errors
 /// [`GraphPlanError::Infeasible`] with the planner's plan of the smallest peak, and other errors for an invalid chain or
 /// request.
-///
-/// ```
-/// use rekindle_plan::{Bytes, Chain, Request, Seconds, Stage, plan_chain};
-///
-/// let stage = Stage {
-///     forward_s: Seconds(1.0),
-///     backward_s: Seconds(2.0),
-///     output_bytes: Bytes(100),
-///     saved_bytes: Bytes(300),
-///     ..Stage::default()
-/// };
-/// let chain = Chain {
-///     input_bytes: Bytes(100),
-///     stages: vec![stage; 8],
-///     ..Chain::default()
-/// };
-/// let plan = plan_chain(&chain, &Request::within(Bytes(1_500)))?;
-/// assert!(plan.simulated.peak <= Bytes(1_500));
-/// # Ok::<(), rekindle_plan::GraphPlanError>(())
-/// ```
 pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, GraphPlanError> {
     chain.validate().map_err(PlanError::from)?;
     let (graph, stages) = Stages::of_chain(chain);

@@ -2,10 +2,9 @@
 
 use super::borders::borders;
 use super::error::GraphPlanError;
-use super::found::Found;
 use super::link::{self, Link};
 use super::staged::AllStaged;
-use super::{Graph, GraphError, OperationId, Program, Simulated, TensorId};
+use super::{Found, Graph, GraphError, OperationId, Program, Simulated, TensorId};
 use crate::bytes::Bytes;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};

@@ -26,14 +26,14 @@ impl Program {
     ///
     /// # Errors
     /// The first step that breaks a rule, or an output that is never made.
+    ///
+    /// # Panics
+    /// If an operation names a tensor that the graph does not have: [`Graph::validate`] says so.
     pub fn new(graph: &Graph, operations: Vec<OperationId>) -> Result<Program, GraphError> {
         let mut there: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.given).collect();
         let mut ran = vec![false; graph.operations.len()];
-        // A view of a replaced tensor is replaced with it; without updates nothing is.
-        let roots = match graph.updates().is_empty() {
-            true => Vec::new(),
-            false => graph.roots(),
-        };
+        // A view of a replaced tensor is replaced with it.
+        let roots = graph.roots();
         let mut replaced = vec![false; roots.len()];
         for (step, &id) in operations.iter().enumerate() {
             let Some(operation) = graph.operations.get(id.index()) else {
@@ -42,21 +42,12 @@ impl Program {
                     "step {step} runs operation {id}, but there are {operations} operations"
                 )));
             };
-            let mut named = operation.inputs.iter().chain(&operation.outputs);
-            if let Some(tensor) = named.find(|t| t.index() >= there.len()) {
-                return Err(GraphError(format!(
-                    "operation {id} names tensor {tensor}, which the graph does not have"
-                )));
-            }
             if let Some(tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
                 return Err(GraphError(format!(
                     "step {step} (operation {id}) reads tensor {tensor}, which no earlier step makes"
                 )));
             }
-            let updated = |tensor: &&TensorId| {
-                let root = roots.get(tensor.index());
-                root.is_some_and(|root| replaced[root.index()])
-            };
+            let updated = |tensor: &&TensorId| replaced[roots[tensor.index()].index()];
             if let Some(tensor) = operation.inputs.iter().find(updated) {
                 return Err(GraphError(format!(
                     "step {step} (operation {id}) reads tensor {tensor}, which was updated before"
@@ -70,9 +61,7 @@ impl Program {
             for output in &operation.outputs {
                 there[output.index()] = true;
             }
-            if let Some(tensor) = operation.updates
-                && !replaced.is_empty()
-            {
+            if let Some(tensor) = operation.updates {
                 replaced[tensor.index()] = true;
             }
         }
@@ -80,7 +69,12 @@ impl Program {
             let said = format!("no step makes the output tensor {tensor}");
             return Err(GraphError(said));
         }
-        Ok(Program::with_frees(graph, &operations, true))
+        Ok(Program::with_frees(
+            graph,
+            &operations,
+            true,
+            lasting(graph),
+        ))
     }
 
     /// Every operation once, in recorded order, and every update as soon as it can run: nothing is recomputed, and
@@ -89,7 +83,8 @@ impl Program {
     /// # Errors
     /// The graph's order is invalid; [`Graph::validate`] gives details.
     pub fn recorded(graph: &Graph) -> Result<Program, GraphError> {
-        Program::settled(graph, graph.computing().collect())
+        let computing = (0..graph.updates().end as u32).map(OperationId);
+        Program::settled(graph, computing.collect())
     }
 
     /// Like [`new`](Self::new), with every update moved to the first point where it can run.
@@ -131,16 +126,17 @@ impl Program {
     /// The program without runs whose outputs are all unused. This changes no value and does not increase the peak.
     #[must_use]
     pub fn without_dead_runs(&self, graph: &Graph) -> Program {
-        Program::with_frees(graph, &self.operations, false)
+        Program::with_frees(graph, &self.operations, false, lasting(graph))
     }
 
-    /// A valid list with what it frees, with or without the runs whose outputs are all unused.
-    fn with_frees(graph: &Graph, listed: &[OperationId], with_dead: bool) -> Program {
-        let mut wanted: Vec<bool> = graph
-            .tensors
-            .iter()
-            .map(|tensor| tensor.output || tensor.given)
-            .collect();
+    /// A valid list with what it frees, with or without the runs whose outputs are all unused. At the end these tensors are
+    /// wanted.
+    pub(super) fn with_frees(
+        graph: &Graph,
+        listed: &[OperationId],
+        with_dead: bool,
+        mut wanted: Vec<bool>,
+    ) -> Program {
         let mut operations = Vec::with_capacity(listed.len());
         let mut freed = Vec::new();
         let mut ends = Vec::with_capacity(listed.len());
@@ -172,4 +168,12 @@ impl Program {
             ends,
         }
     }
+}
+
+/// For each tensor, whether it is there at the end of a step.
+fn lasting(graph: &Graph) -> Vec<bool> {
+    let tensors = graph.tensors.iter();
+    tensors
+        .map(|tensor| tensor.output || tensor.given)
+        .collect()
 }

@@ -15,7 +15,7 @@ use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
 /// What a program costs on its graph.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Simulated {
     /// The most bytes held at any moment, everything included.
     pub peak: Bytes,
@@ -90,12 +90,29 @@ type Part = fn(&mut Parts) -> &mut Bytes;
 struct Storage {
     /// The tensor that it was made for, or the last one that took it over.
     tensor: TensorId,
-    bytes: Bytes,
-    /// Its bytes of host memory.
-    host_bytes: Bytes,
     /// Number of live tensors in it.
     live: usize,
     part: Part,
+}
+
+/// A program and its cost.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) program: Program,
+    pub(crate) simulated: Simulated,
+}
+
+impl Found {
+    /// The program without runs whose results are unused.
+    pub(crate) fn of(graph: &Graph, program: &Program) -> Found {
+        let program = program.without_dead_runs(graph);
+        let simulated = simulate(graph, &program);
+        Found { program, simulated }
+    }
+
+    pub(crate) fn peak(&self) -> Bytes {
+        self.simulated.peak
+    }
 }
 
 /// Where the live tensors are stored.
@@ -104,7 +121,6 @@ pub(super) struct Memory<'a> {
     /// The storage of each live tensor; none of given ones and their views, which are counted in the fixed bytes.
     of: Vec<Option<usize>>,
     storages: Vec<Storage>,
-    resident: Bytes,
     on_host: Bytes,
     /// Held bytes by parts.
     parts: Parts,
@@ -115,12 +131,11 @@ pub(super) struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    pub(super) fn new(graph: &'a Graph) -> Memory<'a> {
+    fn new(graph: &'a Graph) -> Memory<'a> {
         Memory {
             graph,
             of: vec![None; graph.tensors.len()],
             storages: Vec::new(),
-            resident: graph.fixed_bytes,
             on_host: Bytes::ZERO,
             parts: Parts {
                 fixed: graph.fixed_bytes,
@@ -154,20 +169,14 @@ impl<'a> Memory<'a> {
         self.of[tensor.index()] = Some(storage);
     }
 
-    pub(super) fn release(&mut self, tensor: TensorId) {
+    fn release(&mut self, tensor: TensorId) {
         if let Some(storage) = self.of[tensor.index()].take() {
-            let Storage {
-                bytes,
-                host_bytes,
-                live,
-                part,
-                ..
-            } = &mut self.storages[storage];
-            *live -= 1;
-            if *live == 0 {
-                self.resident -= *bytes;
-                self.on_host -= *host_bytes;
-                *part(&mut self.parts) -= *bytes;
+            let storage = &mut self.storages[storage];
+            storage.live -= 1;
+            if storage.live == 0 {
+                let tensor = self.graph.tensor(storage.tensor);
+                self.on_host -= tensor.host_bytes;
+                *(storage.part)(&mut self.parts) -= tensor.bytes;
             }
         }
     }
@@ -177,21 +186,22 @@ impl<'a> Memory<'a> {
         let input = *operation.inputs.get(operation.in_place?)?;
         let output = *operation.outputs.first()?;
         let storage = self.of[input.index()]?;
-        let Storage { bytes, live, .. } = self.storages[storage];
+        let Storage { tensor, live, .. } = self.storages[storage];
+        let bytes = |tensor| self.graph.tensor(tensor).bytes;
         let once = operation.inputs.iter().filter(|&&t| t == input).count() == 1;
-        let allowed =
-            once && live == 1 && bytes == self.graph.tensor(output).bytes && frees.contains(&input);
+        let allowed = once && live == 1 && bytes(tensor) == bytes(output) && frees.contains(&input);
         allowed.then_some(storage)
     }
 
     /// Each storage in use, with its tensor; given tensors and those of no bytes are left out.
     pub(super) fn held(&self) -> impl Iterator<Item = (usize, TensorId)> {
         let storages = self.storages.iter().enumerate();
-        let held = storages.filter(|(_, one)| one.live > 0 && !one.bytes.is_zero());
+        let held = storages
+            .filter(|(_, one)| one.live > 0 && !self.graph.tensor(one.tensor).bytes.is_zero());
         held.map(|(place, one)| (place, one.tensor))
     }
 
-    pub(super) fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
+    fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
         self.backward |= operation.backward && operation.transfer.is_none();
         if operation.view {
             let base = operation
@@ -220,12 +230,9 @@ impl<'a> Memory<'a> {
                     storage
                 }
                 None => {
-                    self.resident += bytes;
                     self.on_host += host_bytes;
                     self.storages.push(Storage {
                         tensor: output,
-                        bytes,
-                        host_bytes,
                         live: 0,
                         part,
                     });
@@ -242,68 +249,35 @@ impl<'a> Memory<'a> {
 ///
 /// # Panics
 /// If the program was made for another graph.
-///
-/// ```
-/// use rekindle_plan::graph::{Graph, Operation, OperationId, Program, Tensor, TensorId, simulate};
-/// use rekindle_plan::{Bytes, Seconds};
-///
-/// // 0 -> 1 -> 2, and 3 needs both 1 and 2.
-/// let operation = |inputs: &[u32], output| Operation {
-///     inputs: inputs.iter().map(|&t| TensorId(t)).collect(),
-///     outputs: vec![TensorId(output)],
-///     seconds: Seconds(1.0),
-///     ..Operation::default()
-/// };
-/// let tensor = Tensor { bytes: Bytes(10), ..Tensor::default() };
-/// let graph = Graph {
-///     tensors: vec![
-///         Tensor { given: true, ..tensor },
-///         tensor,
-///         tensor,
-///         Tensor { output: true, ..tensor },
-///     ],
-///     operations: vec![operation(&[0], 1), operation(&[1], 2), operation(&[1, 2], 3)],
-///     fixed_bytes: Bytes(10),
-/// };
-/// let run = simulate(&graph, &Program::recorded(&graph)?);
-/// assert_eq!((run.peak, run.time), (Bytes(40), Seconds(3.0)));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub fn simulate(graph: &Graph, program: &Program) -> Simulated {
-    simulate_watched(graph, program, |_, _| {})
+    simulate_watched(graph, program, |_, _, _| {})
 }
 
-/// Like [`simulate`], and calls `watch` with the memory of each step.
+/// Like [`simulate`], and calls `watch` with the memory of each step, and with what is stored after it.
 ///
 /// # Panics
 /// If the program was made for another graph.
 pub(super) fn simulate_watched(
     graph: &Graph,
     program: &Program,
-    mut watch: impl FnMut(usize, Moment),
+    mut watch: impl FnMut(usize, Moment, &Memory<'_>),
 ) -> Simulated {
     let mut memory = Memory::new(graph);
     let mut runs = vec![0_u32; graph.operations.len()];
     let mut run = Simulated {
         peak: graph.fixed_bytes,
-        peak_step: 0,
-        time: Seconds::ZERO,
-        repeated: 0,
-        host_peak: Bytes::ZERO,
-        offloaded: Bytes::ZERO,
-        fetched: Bytes::ZERO,
-        transfer_time: Seconds::ZERO,
         resident: Vec::with_capacity(program.len()),
+        ..Simulated::default()
     };
     for (step, &id) in program.operations().iter().enumerate() {
         let operation = graph.operation(id);
         let frees = program.frees(step);
         memory.run(operation, frees);
-        let peak = memory.resident + operation.temp_bytes;
         let at_peak = Parts {
             temporary: operation.temp_bytes,
             ..memory.parts
         };
+        let peak = at_peak.total();
         run.host_peak = run.host_peak.max(memory.on_host);
         for &tensor in frees {
             memory.release(tensor);
@@ -312,30 +286,25 @@ pub(super) fn simulate_watched(
             run.peak = peak;
             run.peak_step = step;
         }
-        let runs = &mut runs[id.index()];
-        *runs += 1;
-        match operation.transfer {
-            None => run.repeated += usize::from(*runs > 1),
-            Some(transfer) => {
-                run.transfer_time += operation.seconds;
-                let moved = match transfer {
-                    Transfer::Offload => (&mut run.offloaded, &operation.inputs),
-                    Transfer::Fetch => (&mut run.fetched, &operation.outputs),
-                };
-                let bytes = moved.1.iter().map(|tensor| graph.tensor(*tensor).bytes);
-                *moved.0 += bytes.sum();
-            }
-        }
-        run.resident.push(memory.resident);
-        watch(
-            step,
-            Moment {
-                at_peak,
-                after: memory.parts,
-            },
-        );
+        runs[id.index()] += 1;
+        let after = memory.parts;
+        run.resident.push(after.total());
+        watch(step, Moment { at_peak, after }, &memory);
     }
-    let times = graph.operations.iter().zip(runs);
-    run.time = times.map(|(one, runs)| one.seconds * f64::from(runs)).sum();
+    for (operation, runs) in graph.operations.iter().zip(runs) {
+        let seconds = operation.seconds * f64::from(runs);
+        run.time += seconds;
+        let (moved, tensors) = match operation.transfer {
+            None => {
+                run.repeated += runs.saturating_sub(1) as usize;
+                continue;
+            }
+            Some(Transfer::Offload) => (&mut run.offloaded, &operation.inputs),
+            Some(Transfer::Fetch) => (&mut run.fetched, &operation.outputs),
+        };
+        let bytes: Bytes = tensors.iter().map(|one| graph.tensor(*one).bytes).sum();
+        *moved += Bytes(bytes.0 * u64::from(runs));
+        run.transfer_time += seconds;
+    }
     run
 }

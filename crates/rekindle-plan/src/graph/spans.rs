@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
-use super::simulator::{Memory, Moment, simulate_watched};
+use super::simulator::{Moment, simulate_watched};
 use super::stages::Stages;
 use super::{Graph, Program, TensorId, Transfer};
 use crate::schedule::StageId;
@@ -88,7 +88,7 @@ impl Stages {
 /// If the program was made for another graph.
 pub fn held(graph: &Graph, program: &Program, spans: &[Span]) -> Vec<Moment> {
     let mut held: Vec<Moment> = Vec::with_capacity(spans.len());
-    simulate_watched(graph, program, |step, moment| {
+    simulate_watched(graph, program, |step, moment, _| {
         let next = spans.get(held.len());
         if next.is_some_and(|span| span.steps.start == step) {
             held.push(moment);
@@ -117,23 +117,19 @@ pub struct Change {
 /// # Panics
 /// If the program was made for another graph.
 pub fn changes(graph: &Graph, program: &Program, spans: &[Span]) -> Vec<Change> {
-    let mut memory = Memory::new(graph);
+    let mut changes: Vec<Change> = Vec::with_capacity(spans.len());
     let mut before = BTreeSet::new();
-    let changes = spans.iter().map(|span| {
-        for step in span.steps.clone() {
-            let frees = program.frees(step);
-            memory.run(graph.operation(program.operations()[step]), frees);
-            for &tensor in frees {
-                memory.release(tensor);
-            }
+    simulate_watched(graph, program, |step, _, memory| {
+        let next = spans.get(changes.len());
+        if next.is_none_or(|span| span.steps.end != step + 1) {
+            return;
         }
         let now: BTreeSet<(usize, TensorId)> = memory.held().collect();
-        let change = Change {
+        changes.push(Change {
             appeared: now.difference(&before).map(|(_, tensor)| *tensor).collect(),
             went: before.difference(&now).map(|(_, tensor)| *tensor).collect(),
-        };
+        });
         before = now;
-        change
     });
-    changes.collect()
+    changes
 }

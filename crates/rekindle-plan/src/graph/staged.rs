@@ -10,10 +10,9 @@
 
 use super::borders::Border;
 use super::error::GraphPlanError;
-use super::found::Found;
 use super::plan::{GraphPlan, finish, fitting};
 use super::stages::{Crossing, Stages};
-use super::{Graph, GraphError, simulate};
+use super::{Found, Graph, GraphError, simulate};
 use crate::bytes::Bytes;
 use crate::planner::{PlanError, Recipe, schedules};
 use crate::request::{Planner, Request};
@@ -73,13 +72,15 @@ impl<'a> AllStaged<'a> {
     ) -> Result<(), GraphPlanError> {
         for (place, stages) in self.stages.iter().enumerate() {
             for recipe in schedules(stages.chain(), planner, within)? {
-                let found = self.found(place, &recipe)?;
-                self.programs.push(Staged {
+                let mut staged = Staged {
                     recipe,
-                    peak: found.peak(),
-                    seconds: found.simulated.time.0,
+                    peak: Bytes::ZERO,
+                    seconds: 0.0,
                     stages: place,
-                });
+                };
+                let found = self.program(&staged)?;
+                (staged.peak, staged.seconds) = (found.peak(), found.simulated.time.0);
+                self.programs.push(staged);
             }
         }
         self.programs.sort_by(|a, b| {
@@ -139,12 +140,8 @@ impl<'a> AllStaged<'a> {
     /// # Errors
     /// None for one of these programs: it was built before.
     pub(crate) fn program(&self, staged: &Staged) -> Result<Found, GraphError> {
-        self.found(staged.stages, &staged.recipe)
-    }
-
-    fn found(&self, stages: usize, recipe: &Recipe) -> Result<Found, GraphError> {
-        let stages = &self.stages[stages];
-        let schedule = recipe.schedule(stages.chain().stages.len());
+        let stages = &self.stages[staged.stages];
+        let schedule = staged.recipe.schedule(stages.chain().stages.len());
         let program = stages.program(self.graph, &schedule)?;
         let simulated = simulate(self.graph, &program);
         Ok(Found { program, simulated })

@@ -1,6 +1,5 @@
 //! A recorded training step: operations on tensors.
 
-use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +12,7 @@ use crate::seconds::Seconds;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(derive_more::Display)]
 #[serde(transparent)]
 pub struct TensorId(pub u32);
 
@@ -21,6 +21,7 @@ pub struct TensorId(pub u32);
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(derive_more::Display)]
 #[serde(transparent)]
 pub struct OperationId(pub u32);
 
@@ -35,18 +36,6 @@ impl OperationId {
     /// The place in [`Graph::operations`].
     pub fn index(self) -> usize {
         self.0 as usize
-    }
-}
-
-impl fmt::Display for TensorId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for OperationId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -172,11 +161,6 @@ impl Graph {
     pub fn recorded_operations(&self) -> usize {
         let recorded = |o: &Operation| o.updates.is_none() && o.transfer.is_none();
         self.operations.partition_point(recorded)
-    }
-
-    /// The numbers of all operations but transfers, in recorded order.
-    pub(crate) fn computing(&self) -> impl Iterator<Item = OperationId> + use<> {
-        (0..self.updates().end as u32).map(OperationId)
     }
 
     /// The range of the updates in [`operations`](Self::operations).

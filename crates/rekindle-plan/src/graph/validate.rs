@@ -1,7 +1,5 @@
 //! The rules of a [`Graph`], checked once before anything is planned.
 
-use std::fmt;
-
 use super::{Graph, OperationId, TensorId};
 
 /// Why a graph, or a program of one, is invalid: which operation or tensor breaks which rule.
@@ -10,10 +8,6 @@ use super::{Graph, OperationId, TensorId};
 pub struct GraphError(pub(crate) String);
 
 impl GraphError {
-    fn of_operation(id: OperationId, said: fmt::Arguments<'_>) -> GraphError {
-        GraphError(format!("operation {id} {said}"))
-    }
-
     /// The error of a tensor that cannot have [transfers](Graph::with_transfers).
     pub(super) fn not_transferable(tensor: TensorId) -> GraphError {
         GraphError(format!(
@@ -23,10 +17,9 @@ impl GraphError {
 
     /// The error of seconds that are negative or not finite.
     pub(super) fn no_time(id: OperationId, seconds: f64) -> GraphError {
-        GraphError::of_operation(
-            id,
-            format_args!("takes {seconds} seconds, which is no time"),
-        )
+        GraphError(format!(
+            "operation {id} takes {seconds} seconds, which is no time"
+        ))
     }
 }
 
@@ -48,47 +41,42 @@ impl Graph {
         let updates = self.operations.iter().filter(|o| o.updates.is_some());
         let recorded = self.operations.len() - updates.count();
         for (id, operation) in self.operation_ids().zip(&self.operations) {
-            let wrong = |said: fmt::Arguments<'_>| Err(GraphError::of_operation(id, said));
+            let wrong = |said: &str| Err(GraphError(format!("operation {id} {said}")));
             total += u128::from(operation.temp_bytes.0);
             let mut named = operation.inputs.iter().chain(&operation.outputs);
             if let Some(tensor) = named.find(|t| t.index() >= there.len()) {
                 let tensors = there.len();
-                return wrong(format_args!(
+                return wrong(&format!(
                     "names tensor {tensor}, but there are {tensors} tensors"
                 ));
             }
             if let Some(tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
-                return wrong(format_args!(
+                return wrong(&format!(
                     "reads tensor {tensor}, which no earlier operation makes"
                 ));
             }
             for &tensor in &operation.outputs {
                 if std::mem::replace(&mut there[tensor.index()], true) {
-                    return wrong(format_args!(
+                    return wrong(&format!(
                         "makes tensor {tensor}, which is given or made already"
                     ));
                 }
             }
-            let mut shares = operation
-                .view
-                .then_some(0)
-                .into_iter()
-                .chain(operation.in_place);
-            if shares.any(|index| index >= operation.inputs.len()) {
-                return wrong(format_args!(
-                    "shares the storage of an input that it does not have"
-                ));
+            let shared = [operation.view.then_some(0), operation.in_place];
+            let mut shared = shared.into_iter().flatten();
+            if shared.any(|index| index >= operation.inputs.len()) {
+                return wrong("shares the storage of an input that it does not have");
             }
             if !operation.seconds.0.is_finite() || operation.seconds.0 < 0.0 {
                 return Err(GraphError::no_time(id, operation.seconds.0));
             }
             if operation.transfer.is_some() {
-                return wrong(format_args!("is a transfer: only a plan adds these"));
+                return wrong("is a transfer: only a plan adds these");
             }
             if backward && !operation.backward {
-                return wrong(format_args!(
-                    "belongs to the forward pass, but the backward pass starts before it"
-                ));
+                return wrong(
+                    "belongs to the forward pass, but the backward pass starts before it",
+                );
             }
             backward = operation.backward;
             let given = |tensor: TensorId| {
@@ -98,9 +86,9 @@ impl Graph {
             if operation.updates.is_some_and(|tensor| !given(tensor))
                 || operation.updates.is_some() != (id.index() >= recorded)
             {
-                return wrong(format_args!(
-                    "is no update: it replaces a tensor that is not given, or others come after it"
-                ));
+                return wrong(
+                    "is no update: it replaces a tensor that is not given, or others come after it",
+                );
             }
         }
         if let Some(tensor) = self.outputs().find(|t| !there[t.index()]) {

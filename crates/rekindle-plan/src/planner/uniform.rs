@@ -4,14 +4,13 @@
 //! the last segment); the longer segments come last, where nothing is recomputed. Their lengths do not depend on bytes
 //! and seconds, so they are best only for equal stages.
 //!
-//! Without a number, several are tried: every one of a short chain, all small ones and some of the large ones of a long
-//! one, so that no more than [`MOST_STAGES_TOGETHER`] stages are simulated.
+//! Without a number, several are tried: all of a short chain; of a long one all small ones, then ever fewer, so that some
+//! million stages are simulated at most.
 
-/// Up to this many numbers, all are tried.
-const ALL_NUMBERS: usize = 1_000;
+use std::iter::successors;
 
-/// The most stages of all schedules together, each counted once.
-const MOST_STAGES_TOGETHER: usize = 2_000_000;
+/// The most stages of the schedules of all small numbers together, each counted once.
+const SMALL_NUMBERS: usize = 400_000;
 
 /// Where the second and later of so many segments start. Their sizes differ by at most one; the last is not recomputed.
 pub(super) fn starts(stages: usize, segments: usize) -> Vec<usize> {
@@ -19,24 +18,19 @@ pub(super) fn starts(stages: usize, segments: usize) -> Vec<usize> {
     (1..segments).map(|k| k * stages / segments).collect()
 }
 
-/// The numbers of segments that are tried, from 1 to `stages`; if these are too many, half of the sample consecutive and
-/// the rest at equal ratios.
+/// The numbers of segments that are tried, from 1 to `stages`: small ones one by one, large ones at about equal ratios.
 pub(super) fn numbers(stages: usize) -> Vec<usize> {
-    if stages <= ALL_NUMBERS {
-        return (1..=stages.max(1)).collect();
-    }
-    let small = ALL_NUMBERS.min(MOST_STAGES_TOGETHER / stages) / 2;
-    let ratio = (stages as f64 / small as f64).powf(1.0 / small as f64);
-    let large = (1..small).map(|i| (small as f64 * ratio.powi(i as i32)) as usize);
-    let mut numbers: Vec<usize> = (1..=small).chain(large).chain([stages]).collect();
-    numbers.dedup();
-    numbers
+    let stages = stages.max(1);
+    let small = (SMALL_NUMBERS / stages).max(1);
+    let numbers = successors(Some(1), |number| Some(number + 1 + number / small));
+    let numbers = numbers.take_while(|&number| number < stages);
+    numbers.chain([stages]).collect()
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 mod tests {
-    use super::{ALL_NUMBERS, numbers};
+    use super::numbers;
     use crate::planner::Recipe;
     use crate::schedule::{segments, written};
 
@@ -70,7 +64,7 @@ mod tests {
     fn numbers_rise_from_one_to_all() {
         for stages in [1, 2, 999, 1_000, 1_001, 1_500, 10_000, 20_000] {
             let numbers = numbers(stages);
-            assert!(numbers.len() <= ALL_NUMBERS);
+            assert!(numbers.len() * stages <= 4_000_000);
             assert_eq!((numbers[0], numbers[numbers.len() - 1]), (1, stages));
             assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
         }

@@ -3,13 +3,11 @@
 //! Everything is counted by storage, under the tensor for which the storage was made (its *base*). The table in
 //! `stages.rs` defines what is counted where. Cost: O(stages) times O(operations and their tensors).
 
-use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::super::borders::{Border, forward_operations};
-use super::super::index::Index;
-use super::super::{Graph, OperationId, TensorId};
-use super::{Crossing, Stages, stage_of};
+use super::super::{Graph, OperationId, Program, TensorId, simulate};
+use super::{Crossing, Stages, ids, stage_of};
 use crate::bytes::Bytes;
 use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
 use crate::seconds::Seconds;
@@ -17,17 +15,19 @@ use crate::seconds::Seconds;
 impl Stages {
     /// Cuts a valid graph at borders; without borders, the whole forward pass is one stage.
     pub fn new(graph: &Graph, borders: &[Border], crossing: Crossing) -> Stages {
-        Cut::new(graph, &Index::new(graph), borders, crossing).stages()
+        Cut::new(graph, borders, crossing).stages()
     }
 }
 
-/// One storage: where it is made and read.
-#[derive(Clone, Copy)]
+/// One storage: where it is made and read, as places in the list of operations.
+#[derive(Clone)]
 struct Span {
-    bytes: u64,
-    /// The index of the operation that makes it; `None` for given ones.
+    bytes: Bytes,
+    /// Where it is made; `None` for given ones.
     made: Option<usize>,
-    /// The index of its last reader, and of its last reader in the forward pass; its maker's index if there is none.
+    /// Its readers, also through views, each once, in recorded order.
+    readers: Vec<usize>,
+    /// Its last reader, and its last reader in the forward pass; its maker if there is none.
     last_read: usize,
     last_forward_read: usize,
     output: bool,
@@ -39,7 +39,12 @@ struct Span {
 /// A forward pass cut at borders.
 struct Cut<'a> {
     graph: &'a Graph,
-    index: &'a Index,
+    /// The base of each tensor.
+    roots: Vec<TensorId>,
+    /// The operation that makes each tensor; `None` for given ones.
+    makers: Vec<Option<usize>>,
+    /// The operations that read each tensor itself, in recorded order.
+    readers: Vec<Vec<usize>>,
     /// By base tensor.
     spans: Vec<Span>,
     /// By border, from 1; empty at 0 and after the loss.
@@ -50,7 +55,7 @@ struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    fn new(graph: &'a Graph, index: &'a Index, borders: &[Border], crossing: Crossing) -> Cut<'a> {
+    fn new(graph: &'a Graph, borders: &[Border], crossing: Crossing) -> Cut<'a> {
         let operations = forward_operations(graph);
         let mut edges = vec![0];
         edges.extend(borders.iter().map(|border| border.operations));
@@ -62,17 +67,41 @@ impl<'a> Cut<'a> {
         let mut live = vec![Vec::new()];
         live.extend(borders.iter().map(|border| border.live.clone()));
         live.resize(forward.len() + 1, Vec::new());
+        let mut makers = vec![None; graph.tensors.len()];
+        let mut readers = vec![Vec::new(); graph.tensors.len()];
+        for (place, operation) in graph.operations.iter().enumerate() {
+            for output in &operation.outputs {
+                makers[output.index()] = Some(place);
+            }
+            for input in &operation.inputs {
+                add(&mut readers[input.index()], place);
+            }
+        }
+        let roots = graph.roots();
         let mut cut = Cut {
             graph,
-            index,
-            spans: spans(graph, index),
-            backward: backward(graph, index, &forward, &live),
+            spans: spans(graph, &roots, &makers),
+            roots,
+            makers,
+            readers,
             live,
             forward,
+            backward: Vec::new(),
             once: vec![false; graph.operations.len()],
         };
+        cut.backward = cut.backward();
         cut.hold(crossing);
         cut
+    }
+
+    /// The base of a tensor.
+    fn root(&self, tensor: TensorId) -> TensorId {
+        self.roots[tensor.index()]
+    }
+
+    /// The operation that makes a tensor; `None` for a given one.
+    fn maker(&self, tensor: TensorId) -> Option<usize> {
+        self.makers[tensor.index()]
     }
 
     /// Determines the held storages and the operations that run once.
@@ -89,30 +118,29 @@ impl<'a> Cut<'a> {
             crossed[base.index()] += 1;
         }
         for base in self.graph.tensor_ids() {
-            let span = self.spans[base.index()];
+            let span = &self.spans[base.index()];
             let Some(made) = span.made.filter(|&made| made < self.loss_end()) else {
                 continue;
             };
             let stage = stage_of[made];
             let listed = |border: usize| self.live[border].contains(&base);
             let used_elsewhere = || {
-                let family = self.family_readers(base);
-                family.into_iter().any(|reader| {
+                span.readers.iter().any(|&reader| {
                     let reading = stage_of[reader];
                     let backward = reader >= self.loss_end();
                     reading != stage
                         && !(listed(reading) || backward && reading < loss && listed(reading + 1))
                 })
             };
-            let drawn = self.once[made] && self.read_again(base);
+            // Whether the backward pass, or an operation that may run again, reads it.
+            let again = |&reader: &usize| reader >= self.loss_end() || !self.once[reader];
+            let drawn = self.once[made] && span.readers.iter().any(again);
             let skips = crossing == Crossing::Held && crossed[base.index()] > 1;
             self.spans[base.index()].held = span.output || drawn || skips || used_elsewhere();
         }
         for (place, operation) in self.graph.operations[..self.loss_end()].iter().enumerate() {
-            let bases = operation
-                .outputs
-                .iter()
-                .map(|&t| self.index.root(t).index());
+            let outputs = operation.outputs.iter();
+            let bases = outputs.map(|&t| self.roots[t.index()].index());
             // A held output would be made twice if another output of its operation were not held.
             if bases.clone().any(|base| self.spans[base].held) {
                 bases.for_each(|base| self.spans[base].held = true);
@@ -136,68 +164,41 @@ impl<'a> Cut<'a> {
         let bytes = |tensors: &[TensorId]| -> Bytes {
             tensors.iter().map(|&t| self.graph.tensor(t).bytes).sum()
         };
-        let made_once = |t: &TensorId| match self.index.maker(*t) {
-            None => true,
-            Some(maker) => self.once[maker.index()],
-        };
-        let drawn = |t: &TensorId| self.index.maker(*t).is_some();
+        let made_once = |t: &TensorId| self.maker(*t).is_none_or(|maker| self.once[maker]);
+        let drawn = |t: &TensorId| self.maker(*t).is_some();
         operation.inputs.iter().all(made_once)
             && operation.inputs.iter().any(drawn)
             && bytes(&operation.outputs) <= bytes(&operation.inputs)
     }
 
-    /// The indices of operations that read a storage, also through views.
-    fn family_readers(&self, base: TensorId) -> Vec<usize> {
-        let mut open = vec![base];
-        let mut readers = Vec::new();
-        while let Some(tensor) = open.pop() {
-            for reader in self.index.readers(tensor) {
-                readers.push(reader.index());
-                let operation = self.graph.operation(*reader);
-                if operation.view && operation.inputs[0] == tensor {
-                    open.extend(&operation.outputs);
-                }
-            }
-        }
-        readers
-    }
-
-    /// Whether the backward pass, or an operation that may run again, reads a storage.
-    fn read_again(&self, base: TensorId) -> bool {
-        let readers = self.family_readers(base);
-        readers
-            .into_iter()
-            .any(|reader| reader >= self.loss_end() || !self.once[reader])
-    }
-
     /// The costs of each stage.
     fn stages(self) -> Stages {
         let loss = self.forward.len() - 1;
-        let x: Vec<u64> = self.live.iter().map(|live| self.bytes(live)).collect();
-        let mut fixed = self.graph.fixed_bytes;
+        let x: Vec<Bytes> = self.live.iter().map(|live| self.bytes(live)).collect();
         let held = self.spans.iter().filter(|span| span.held);
-        fixed += held.map(|span| Bytes(span.bytes)).sum();
-        let excess = (0..loss).map(|i| self.gradients_before(i).saturating_sub(x[i + 1]));
-        fixed += Bytes(excess.max().unwrap_or(0));
+        let held: Bytes = held.map(|span| span.bytes).sum();
+        let excess = (0..loss).map(|i| self.gradients_before(i) - x[i + 1]);
+        let excess = excess.max().unwrap_or_default();
         // A chain cannot express parameter gradients of the loss's own operations.
-        fixed += Bytes(self.outputs_of(&self.backward[loss]));
-        let stages = (0..loss).map(|i| self.stage(i, &x)).collect();
+        let gradients = self.outputs_of(&self.backward[loss]);
+        let alone = self.alone();
+        let stages = (0..loss).map(|i| self.stage(&alone, i, &x)).collect();
         let (forward, backward) = (&self.forward[loss], &self.backward[loss]);
-        let last = if loss == 0 { 0 } else { x[loss] };
-        let both = forward.clone().chain(backward.clone());
-        let peak = self.peak(forward.clone(), |span| span.last_read >= forward.end);
-        let (backward_s, peak_of_both) = self.backward_cost(backward, both);
+        let both = forward.start..backward.end;
+        let (backward_s, peak_of_both) = self.backward_cost(&alone, backward, both);
         let loss = LossCost {
             forward_s: self.seconds(forward),
             backward_s,
-            forward_temp_bytes: Bytes(peak),
-            backward_temp_bytes: Bytes(peak_of_both.saturating_sub(last)),
+            forward_temp_bytes: self.peak(&alone, forward.clone(), |span| {
+                span.last_read >= forward.end
+            }),
+            backward_temp_bytes: peak_of_both - x[loss],
         };
         Stages {
             chain: Chain {
                 input_bytes: Bytes::ZERO,
                 input_grad: false,
-                fixed_bytes: fixed,
+                fixed_bytes: self.graph.fixed_bytes + held + excess + gradients,
                 stages,
                 loss,
                 optimizer: OptimizerCost::default(),
@@ -208,214 +209,189 @@ impl<'a> Cut<'a> {
         }
     }
 
-    fn stage(&self, i: usize, x: &[u64]) -> Stage {
+    fn stage(&self, alone: &Graph, i: usize, x: &[Bytes]) -> Stage {
         let (forward, backward) = (&self.forward[i], &self.backward[i]);
         let leaves = |span: &Span| span.last_forward_read >= forward.end;
         let saves = |span: &Span| leaves(span) || span.last_read >= self.loss_end();
-        let made_here = |span: &&Span| span.made.is_some_and(|made| forward.contains(&made));
-        let own = self.spans.iter().filter(made_here);
-        let saved = own.filter(|span| !span.held && saves(span));
-        let saved = saved.map(|span| span.bytes).sum::<u64>().max(x[i + 1]);
+        let saved = self.made_in(forward, |span| !span.held && saves(span));
+        let saved = saved.max(x[i + 1]);
         let grad = self.outputs_of(backward);
-        let (backward_s, made) = self.backward_cost(backward, backward.clone());
+        let (backward_s, made) = self.backward_cost(alone, backward, backward.clone());
         Stage {
             name: i.to_string(),
             forward_s: self.seconds(forward),
             backward_s,
-            output_bytes: Bytes(x[i + 1]),
-            saved_bytes: Bytes(saved),
-            forward_temp_bytes: Bytes(self.peak(forward.clone(), leaves).saturating_sub(x[i + 1])),
-            tracked_temp_bytes: Bytes(self.peak(forward.clone(), saves).saturating_sub(saved)),
-            backward_temp_bytes: Bytes(made.saturating_sub(x[i] + grad)),
+            output_bytes: x[i + 1],
+            saved_bytes: saved,
+            forward_temp_bytes: self.peak(alone, forward.clone(), leaves) - x[i + 1],
+            tracked_temp_bytes: self.peak(alone, forward.clone(), saves) - saved,
+            backward_temp_bytes: made - (x[i] + grad),
             param_bytes: Bytes::ZERO,
-            grad_bytes: Bytes(grad),
+            grad_bytes: grad,
         }
     }
 
     fn seconds(&self, range: &Range<usize>) -> Seconds {
-        self.graph.operations[range.clone()]
-            .iter()
-            .map(|operation| operation.seconds)
-            .sum()
+        let operations = self.graph.operations[range.clone()].iter();
+        operations.map(|operation| operation.seconds).sum()
     }
 
     /// The seconds of some backward operations, and the peak of the bytes made by `places`, which end with them; both with
     /// the updates that read their outputs.
     fn backward_cost(
         &self,
+        alone: &Graph,
         range: &Range<usize>,
-        places: impl Iterator<Item = usize> + Clone,
-    ) -> (Seconds, u64) {
+        places: Range<usize>,
+    ) -> (Seconds, Bytes) {
         let updates = self.graph.operations[self.graph.recorded_operations()..].iter();
-        let made = |input: &TensorId| {
-            let maker = self.index.maker(*input).map(OperationId::index);
-            maker.is_some_and(|maker| range.contains(&maker))
-        };
+        let made = |input: &TensorId| self.maker(*input).is_some_and(|m| range.contains(&m));
         let here = updates.filter(|update| update.inputs.iter().any(made));
-        let most = here.clone().map(|update| update.temp_bytes.0).max();
+        let most = here.clone().map(|update| update.temp_bytes).max();
         let seconds: Seconds = here.map(|update| update.seconds).sum();
         let stays = |span: &Span| span.output || span.updating || span.last_read >= range.end;
-        let peak = most.unwrap_or_default() + self.peak(places, stays);
+        let peak = most.unwrap_or_default() + self.peak(alone, places, stays);
         (self.seconds(range) + seconds, peak)
     }
 
-    fn bytes(&self, bases: &[TensorId]) -> u64 {
+    fn bytes(&self, bases: &[TensorId]) -> Bytes {
         bases.iter().map(|t| self.spans[t.index()].bytes).sum()
     }
 
-    /// Bytes that the backward pass has made before stage i's backward starts, and reads later.
-    fn gradients_before(&self, i: usize) -> u64 {
-        let start = self.backward[i].start;
-        let waits = |span: &&Span| {
-            let made = span.made.is_some_and(|m| m >= self.loss_end() && m < start);
-            made && !span.output && span.last_read >= start
-        };
-        self.spans.iter().filter(waits).map(|s| s.bytes).sum()
-    }
-
-    /// Bytes of the graph's outputs that some backward operations make.
-    fn outputs_of(&self, range: &Range<usize>) -> u64 {
-        let made = |span: &&Span| span.output && span.made.is_some_and(|m| range.contains(&m));
+    /// Bytes of the storages that some operations make, where a condition holds.
+    fn made_in(&self, range: &Range<usize>, counts: impl Fn(&Span) -> bool) -> Bytes {
+        let made = |span: &&Span| span.made.is_some_and(|m| range.contains(&m)) && counts(span);
         self.spans.iter().filter(made).map(|s| s.bytes).sum()
     }
 
-    /// Peak bytes of the outputs of some operations, without held storages. `stays` determines which outputs remain
-    /// afterwards.
-    fn peak(
-        &self,
-        places: impl Iterator<Item = usize> + Clone,
-        stays: impl Fn(&Span) -> bool,
-    ) -> u64 {
-        let mut last_here = HashMap::new();
-        for place in places.clone() {
-            let operation = &self.graph.operations[place];
-            for &tensor in operation.inputs.iter().chain(&operation.outputs) {
-                last_here.insert(self.index.root(tensor), place);
+    /// Bytes that the backward pass has made before stage i's backward starts, and reads later.
+    fn gradients_before(&self, i: usize) -> Bytes {
+        let start = self.backward[i].start;
+        let waits = |span: &Span| !span.output && span.last_read >= start;
+        self.made_in(&(self.loss_end()..start), waits)
+    }
+
+    /// Bytes of the graph's outputs that some backward operations make.
+    fn outputs_of(&self, range: &Range<usize>) -> Bytes {
+        self.made_in(range, |span| span.output)
+    }
+
+    /// The graph in which only what is made and not held takes bytes, and nothing is reused in place: the rest of the step
+    /// may still read it.
+    fn alone(&self) -> Graph {
+        let mut alone = self.graph.clone();
+        alone.fixed_bytes = Bytes::ZERO;
+        for (tensor, span) in alone.tensors.iter_mut().zip(&self.spans) {
+            if span.held {
+                tensor.bytes = Bytes::ZERO;
             }
         }
-        let mut made_here = HashSet::new();
-        let (mut resident, mut peak) = (0, 0);
-        for place in places {
-            let operation = &self.graph.operations[place];
-            let mut touched: Vec<TensorId> = operation
-                .inputs
-                .iter()
-                .map(|&t| self.index.root(t))
-                .collect();
-            for &output in operation.outputs.iter().filter(|_| !operation.view) {
-                if !self.spans[output.index()].held && made_here.insert(output) {
-                    resident += self.spans[output.index()].bytes;
-                    touched.push(output);
-                }
-            }
-            peak = peak.max(resident + operation.temp_bytes.0);
-            for base in touched {
-                let span = &self.spans[base.index()];
-                if last_here[&base] == place && !stays(span) && made_here.remove(&base) {
-                    resident -= span.bytes;
-                }
-            }
+        for operation in &mut alone.operations {
+            operation.in_place = None;
         }
-        peak
+        alone
+    }
+
+    /// Peak bytes of the outputs of some operations. `stays` determines which outputs remain afterwards.
+    fn peak(&self, alone: &Graph, range: Range<usize>, stays: impl Fn(&Span) -> bool) -> Bytes {
+        let stays = self
+            .roots
+            .iter()
+            .map(|root| stays(&self.spans[root.index()]));
+        let operations: Vec<OperationId> = ids(range).collect();
+        let program = Program::with_frees(alone, &operations, true, stays.collect());
+        simulate(alone, &program).peak
+    }
+
+    /// Whether a backward operation is independent of the gradients: it reads nothing that the backward pass makes, and
+    /// nothing reads its outputs. An example is running statistics, which a step returns at its end.
+    fn stands_apart(&self, place: usize) -> bool {
+        let operation = &self.graph.operations[place];
+        let from_backward = |tensor: &TensorId| {
+            let maker = self.maker(*tensor);
+            maker.is_some_and(|maker| self.graph.operations[maker].backward)
+        };
+        let read = |tensor: &TensorId| !self.readers[tensor.index()].is_empty();
+        !operation.inputs.iter().any(from_backward) && !operation.outputs.iter().any(read)
+    }
+
+    /// The backward operations of each stage: they end with the last one that reads anything made in this or a later stage.
+    /// Independent operations belong to the first stage, which ends last.
+    fn backward(&self) -> Vec<Range<usize>> {
+        let recorded = self.graph.recorded_operations();
+        let mut end = self.loss_end();
+        let mut ranges = Vec::new();
+        for (i, range) in self.forward.iter().enumerate().rev() {
+            let start = end;
+            let operations = &self.graph.operations[range.clone()];
+            for output in operations.iter().flat_map(|operation| &operation.outputs) {
+                let mut readers = self.readers[output.index()].iter().rev();
+                if let Some(last) = readers.find(|reader| !self.stands_apart(**reader)) {
+                    end = end.max(last + 1).min(recorded);
+                }
+            }
+            // Extend to the marked operations, as long as nothing inside an earlier stage is read.
+            let own_mark = operations.iter().find_map(|operation| operation.stage);
+            let inside_earlier = |tensor: &TensorId| {
+                let base = self.root(*tensor);
+                let made = self.maker(base);
+                made.is_some_and(|made| made < range.start) && !self.live[i].contains(&base)
+            };
+            let later = self.graph.operations[..recorded].iter().enumerate();
+            for (place, operation) in later.skip(end) {
+                if own_mark.is_none() || operation.inputs.iter().any(inside_earlier) {
+                    break;
+                }
+                if operation.stage >= own_mark {
+                    end = place + 1;
+                }
+            }
+            if i == 0 {
+                end = recorded;
+            }
+            ranges.push(start..end);
+        }
+        ranges.reverse();
+        ranges
     }
 }
 
-fn spans(graph: &Graph, index: &Index) -> Vec<Span> {
-    let forward = forward_operations(graph);
-    let mut spans: Vec<Span> = graph
-        .tensor_ids()
-        .map(|tensor| {
-            let made = index.maker(tensor).map(OperationId::index);
-            Span {
-                bytes: graph.tensor(tensor).bytes.0,
-                made: made.filter(|_| index.root(tensor) == tensor),
-                last_read: made.unwrap_or(0),
-                last_forward_read: made.unwrap_or(0),
-                output: false,
-                held: false,
-                updating: false,
+/// Adds a place to a rising list that may end with it.
+fn add(places: &mut Vec<usize>, place: usize) {
+    if places.last() != Some(&place) {
+        places.push(place);
+    }
+}
+
+fn spans(graph: &Graph, roots: &[TensorId], makers: &[Option<usize>]) -> Vec<Span> {
+    let tensors = graph.tensors.iter().zip(graph.tensor_ids());
+    let spans = tensors.map(|(tensor, id)| Span {
+        bytes: tensor.bytes,
+        made: makers[id.index()].filter(|_| roots[id.index()] == id),
+        readers: Vec::new(),
+        last_read: makers[id.index()].unwrap_or(0),
+        last_forward_read: makers[id.index()].unwrap_or(0),
+        output: false,
+        held: false,
+        updating: false,
+    });
+    let mut spans: Vec<Span> = spans.collect();
+    for (place, operation) in graph.operations.iter().enumerate() {
+        for input in &operation.inputs {
+            let span = &mut spans[roots[input.index()].index()];
+            add(&mut span.readers, place);
+            if operation.updates.is_some() {
+                span.updating = true;
+                continue;
             }
-        })
-        .collect();
-    let (recorded, updates) = graph.operations.split_at(graph.recorded_operations());
-    for (place, operation) in recorded.iter().enumerate() {
-        for &input in &operation.inputs {
-            let span = &mut spans[index.root(input).index()];
             span.last_read = place;
-            if place < forward {
+            if !operation.backward {
                 span.last_forward_read = place;
             }
         }
     }
-    for gradient in updates.iter().flat_map(|update| &update.inputs) {
-        spans[index.root(*gradient).index()].updating = true;
-    }
-    for tensor in graph.tensor_ids() {
-        spans[index.root(tensor).index()].output |= graph.tensor(tensor).output;
+    for output in graph.outputs() {
+        spans[roots[output.index()].index()].output = true;
     }
     spans
-}
-
-/// Whether a backward operation is independent of the gradients: it reads nothing that the backward pass makes, and
-/// nothing reads its outputs. An example is running statistics, which a step returns at its end.
-fn stands_apart(graph: &Graph, index: &Index, id: OperationId) -> bool {
-    let operation = graph.operation(id);
-    let from_backward = |tensor: &TensorId| {
-        let maker = index.maker(*tensor);
-        maker.is_some_and(|maker| graph.operation(maker).backward)
-    };
-    let read = |tensor: &TensorId| !index.readers(*tensor).is_empty();
-    !operation.inputs.iter().any(from_backward) && !operation.outputs.iter().any(read)
-}
-
-/// The backward operations of each stage: they end with the last one that reads anything made in this or a later stage.
-/// Independent operations belong to the first stage, which ends last.
-fn backward(
-    graph: &Graph,
-    index: &Index,
-    forward: &[Range<usize>],
-    live: &[Vec<TensorId>],
-) -> Vec<Range<usize>> {
-    let first = forward.last().map_or(0, |range| range.end);
-    let recorded = graph.recorded_operations();
-    let mut end = first;
-    let mut ranges = Vec::new();
-    let mark = |range: &Range<usize>| {
-        let mut operations = graph.operations[range.clone()].iter();
-        operations.find_map(|operation| operation.stage)
-    };
-    for (i, range) in forward.iter().enumerate().rev() {
-        let start = end;
-        for operation in &graph.operations[range.clone()] {
-            for &output in &operation.outputs {
-                let mut readers = index.readers(output).iter().rev();
-                let last = readers.find(|reader| !stands_apart(graph, index, **reader));
-                if let Some(last) = last {
-                    end = end.max(last.index() + 1).min(recorded);
-                }
-            }
-        }
-        // Extend to the marked operations, as long as nothing inside an earlier stage is read.
-        let own_mark = mark(range);
-        let inside_earlier = |tensor: &TensorId| {
-            let base = index.root(*tensor);
-            let made = index.maker(base).map(OperationId::index);
-            made.is_some_and(|made| made < range.start) && !live[i].contains(&base)
-        };
-        let operations = graph.operations[..recorded].iter();
-        for (place, operation) in operations.enumerate().skip(end) {
-            if own_mark.is_none() || operation.inputs.iter().any(inside_earlier) {
-                break;
-            }
-            if operation.stage >= own_mark {
-                end = place + 1;
-            }
-        }
-        if i == 0 {
-            end = recorded;
-        }
-        ranges.push(start..end);
-    }
-    ranges.reverse();
-    ranges
 }

@@ -11,8 +11,9 @@
 //!
 //! C(s,t,.) is a decreasing step function. Its row keeps at most one step per slot of memory: the fastest schedule that
 //! needs less than the slot's end, with its need in exact bytes. With larger slots more steps are lost, but all steps
-//! that are kept are correct. The content of a slot depends on no slot above it, so a table that ends at a budget has
-//! the same steps below it as a larger table.
+//! that are kept are correct. The first step of a row is the schedule that needs least, in any slot: the smallest peak of a
+//! chain is exact. The content of a slot depends on no slot above it, so a table that ends at a budget has the same steps
+//! below it as a larger table.
 //!
 //! Times are rounded down to multiples of a power of two, about 2^-40 of the total time of the stages. So sums are
 //! exact in any order, which equal windows require, and never exceed those of the simulator.
@@ -25,12 +26,13 @@
 //!
 //! Choices are not stored: the few of the final schedule are derived again.
 
+use std::iter::once;
+
 use rayon::prelude::*;
 
-use super::super::persistent::{Choice, emit};
 use super::super::terms::Terms;
 use super::super::windows::Windows;
-use crate::schedule::Action;
+use crate::schedule::{Action, StageId};
 
 /// A step of C(s,t,.): a schedule of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,7 +49,7 @@ const NOTHING: &[Stair] = &[Stair { need: 0, time: 0.0 }];
 /// C for all windows of a chain, from slot 0 to the largest.
 pub(super) struct Table<'a> {
     terms: &'a Terms,
-    windows: &'a Windows,
+    windows: Windows,
     /// Bytes of one slot.
     width: u64,
     slots: usize,
@@ -59,6 +61,13 @@ pub(super) struct Table<'a> {
     plain: Vec<f64>,
     /// The steps by class of windows, the one of the least need first: each next one needs more and is faster.
     rows: Vec<Vec<Stair>>,
+}
+
+/// What is left to write of a schedule.
+enum Task {
+    /// The schedule of s..t that needs so many bytes.
+    Window(usize, usize, u64),
+    Backward(usize),
 }
 
 /// One or two rows whose steps make a step of a longer window.
@@ -74,11 +83,9 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The first slot in which both rows have a step.
-    fn first_slot(&self, width: u64) -> Option<usize> {
-        let first = |(held, row): (u64, &[Stair])| Some(held + row.first()?.need);
-        let need = self.least.max(first(self.right)?).max(first(self.left)?);
-        Some((need / width) as usize)
+    /// The least that a step made of these rows needs.
+    fn need(&self) -> u64 {
+        self.step(self.right.1[0], self.left.1[0]).need
     }
 
     /// The step that these steps of the rows make.
@@ -99,9 +106,7 @@ impl Parts<'_> {
 
     /// Takes the steps that are faster than those of `best`, by slot, in the slots before `end`.
     fn relax(&self, best: &mut [Stair], end: usize, width: u64) {
-        let Some(start) = self.first_slot(width) else {
-            return;
-        };
+        let start = (self.need() / width) as usize;
         let (mut right, mut left) = (0, 0);
         let next = |(held, row): (u64, &[Stair]), place: &mut usize, most: u64| {
             while row
@@ -140,15 +145,10 @@ fn unit(terms: &Terms) -> f64 {
 
 impl<'a> Table<'a> {
     /// Solves the program for slots of `width` bytes each, up to the slot that contains `memory`.
-    pub(super) fn solve(
-        terms: &'a Terms,
-        windows: &'a Windows,
-        width: u64,
-        memory: u64,
-    ) -> Table<'a> {
+    pub(super) fn solve(terms: &'a Terms, width: u64, memory: u64) -> Table<'a> {
         let mut table = Table {
             terms,
-            windows,
+            windows: Windows::new(terms),
             width,
             slots: (memory / width) as usize + 1,
             unit: unit(terms),
@@ -162,8 +162,8 @@ impl<'a> Table<'a> {
             table.forwards.push(table.forwards[i] + forward);
             table.plain.push(table.plain[i] + seconds);
         }
-        for length in 0..windows.len() {
-            let starts = windows.representatives(length).par_iter();
+        for length in 0..terms.nodes.len() {
+            let starts = table.windows.representatives(length).par_iter();
             let rows: Vec<Vec<Stair>> = starts.map(|&s| table.solved(s, s + length)).collect();
             table.rows.extend(rows);
         }
@@ -175,11 +175,37 @@ impl<'a> Table<'a> {
         self.row(0, self.terms.loss())
     }
 
-    /// The schedule of a step.
+    /// The schedule of a step: a tree over windows. A window is either split at j (forward to a_j, which is stored, then the
+    /// window j..t, then s..j-1), or its first stage is recorded, the window s+1..t follows inside, and the stage's backward
+    /// ends it.
     pub(super) fn schedule(&self, step: Stair) -> Vec<Action> {
-        emit(self.terms.loss(), step.need, |s, t, &need| {
-            self.choice(s, t, need)
-        })
+        let loss = self.terms.loss();
+        let forward = |k| Action::Forward(StageId(k));
+        let mut actions = Vec::with_capacity(4 * loss);
+        // An explicit stack: windows nest as deep as the chain is long.
+        let mut tasks = vec![Task::Window(0, loss, step.need)];
+        while let Some(task) = tasks.pop() {
+            match task {
+                Task::Backward(s) => actions.push(Action::Backward(StageId(s))),
+                Task::Window(s, _, _) if s == loss => actions.push(Action::Loss),
+                Task::Window(s, t, need) => {
+                    let (j, right, left) = self.choice(s, t, need);
+                    if j == s {
+                        actions.push(forward(s));
+                        tasks.push(Task::Backward(s));
+                        if s < t {
+                            tasks.push(Task::Window(s + 1, t, right));
+                        }
+                    } else {
+                        actions.extend((s..j).map(forward));
+                        tasks.push(Task::Window(s, j - 1, left));
+                        tasks.push(Task::Window(j, t, right));
+                    }
+                }
+            }
+        }
+        actions.push(Action::Optimize);
+        actions
     }
 
     fn rounded(&self, seconds: f64) -> f64 {
@@ -205,47 +231,51 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The splits of s..t, by rising j.
-    fn splits(&self, s: usize, t: usize) -> impl Iterator<Item = (usize, Parts<'_>)> {
+    /// What a schedule of s..t begins with: recording s, which is listed as j = s, or a split, by rising j.
+    fn ways(&self, s: usize, t: usize) -> impl Iterator<Item = (usize, Parts<'_>)> {
         let terms = self.terms;
         let mut forwards = 0;
-        (s + 1..=t).map(move |j| {
+        let splits = (s + 1..=t).map(move |j| {
             forwards = forwards.max(terms.forward_peak(j - 1, j - 1 == s));
             let grads = terms.later_grads[j - 1] - terms.later_grads[t];
             let parts = Parts {
                 time: self.forwards[j] - self.forwards[s],
                 least: terms.y[t + 1] + forwards,
-                right: (terms.x[j], &self.rows[self.windows.of_ending(j, t)]),
+                right: (terms.x[j], self.row(j, t)),
                 left: (grads, self.row(s, j - 1)),
             };
             (j, parts)
-        })
+        });
+        once((s, self.recorded(s, t))).chain(splits)
     }
 
     /// The row of s..t, from those of shorter windows.
     fn solved(&self, s: usize, t: usize) -> Vec<Stair> {
-        let none = Stair {
-            need: 0,
+        let none = |need| Stair {
+            need,
             time: f64::INFINITY,
         };
-        let mut best = vec![none; self.slots];
-        // This is nearly always the best, and allows most splits to be skipped.
-        let recorded = self.recorded(s, t);
-        recorded.relax(&mut best, self.slots, self.width);
+        let (mut leanest, mut best) = (none(u64::MAX), vec![none(0); self.slots]);
         let mut end = self.slots;
         let plain = self.plain[t + 1] - self.plain[s];
-        for (_, parts) in self.splits(s, t) {
+        // Recording comes first: it is nearly always the best, and allows most splits to be skipped.
+        for (_, parts) in self.ways(s, t) {
             while end > 0 && best[end - 1].time <= parts.time + plain {
                 end -= 1;
             }
-            if parts.least / self.width >= end as u64 {
+            if parts.least <= leanest.need {
+                let step = parts.within(parts.need().min(leanest.need));
+                let step = step.map(|(right, left)| parts.step(right, left));
+                let leaner = |one: &Stair| (one.need, one.time) < (leanest.need, leanest.time);
+                leanest = step.filter(leaner).unwrap_or(leanest);
+            } else if parts.least / self.width >= end as u64 {
                 break;
             }
             parts.relax(&mut best, end, self.width);
         }
-        let mut row: Vec<Stair> = Vec::new();
+        let mut row = vec![leanest];
         for step in best {
-            if row.last().map_or(f64::INFINITY, |last| last.time) > step.time {
+            if row[row.len() - 1].time > step.time {
                 row.push(step);
             }
         }
@@ -253,26 +283,21 @@ impl<'a> Table<'a> {
         row
     }
 
-    /// The choice that gives the schedule of s..t with this need: the first one, in the order of the recurrence, with
-    /// the same time and need.
-    fn choice(&self, s: usize, t: usize, need: u64) -> Choice<u64> {
+    /// The choice that gives the schedule of s..t with this need, and what the windows inside need: the first one, in the
+    /// order of the recurrence, with the same time and need.
+    fn choice(&self, s: usize, t: usize, need: u64) -> (usize, u64, u64) {
         let wanted = within(self.row(s, t), need);
         let most = (need / self.width + 1) * self.width - 1;
-        let found = |parts: &Parts<'_>| {
-            let (right, left) = parts.within(most)?;
-            (Some(parts.step(right, left)) == wanted).then_some((right.need, left.need))
-        };
-        if let Some((rest, _)) = found(&self.recorded(s, t)) {
-            return Choice::Track { rest };
-        }
-        for (j, parts) in self.splits(s, t) {
-            if let Some((right, left)) = found(&parts) {
-                return Choice::Split { j, right, left };
+        for (j, parts) in self.ways(s, t) {
+            for (right, left) in [most, need].iter().filter_map(|&most| parts.within(most)) {
+                if Some(parts.step(right, left)) == wanted {
+                    return (j, right.need, left.need);
+                }
             }
         }
         debug_assert!(false, "every step is made of shorter ones");
         // Recording all stages is always a valid schedule, even if it is not the requested one.
-        Choice::Track { rest: 0 }
+        (s, 0, 0)
     }
 }
 
@@ -364,10 +389,9 @@ mod tests {
 
     fn agrees(chain: &Chain, most: u64) {
         let terms = Terms::new(chain);
-        let windows = Windows::new(&terms);
-        let table = Table::solve(&terms, &windows, 1, most);
+        let table = Table::solve(&terms, 1, most);
         let expected = plain(&terms, most as usize);
-        let n = windows.len();
+        let n = terms.nodes.len();
         for (s, t) in (0..n).flat_map(|t| (0..=t).map(move |s| (s, t))) {
             for (memory, &expected) in expected[s][t].iter().enumerate() {
                 let found = within(table.row(s, t), memory as u64);
@@ -396,9 +420,8 @@ mod tests {
         for (stages, kinds) in [(40, 40), (40, 3), (7, 7)] {
             let chain = chain(stages, kinds, 1_000_003);
             let terms = Terms::new(&chain);
-            let windows = Windows::new(&terms);
             for width in [700_001, 9_000_001, 60_000_000] {
-                let table = Table::solve(&terms, &windows, width, 1 << 30);
+                let table = Table::solve(&terms, width, 1 << 30);
                 assert!(!table.steps().is_empty());
                 for &step in table.steps() {
                     let run = simulated(&chain, &table.schedule(step));
@@ -415,8 +438,7 @@ mod tests {
     fn a_shorter_table_has_the_same_steps() {
         let chain = chain(50, 50, 1_000_003);
         let terms = Terms::new(&chain);
-        let windows = Windows::new(&terms);
-        let solve = |memory| Table::solve(&terms, &windows, 5_000_000, memory);
+        let solve = |memory| Table::solve(&terms, 5_000_000, memory);
         let whole = solve(1 << 30);
         for memory in [100_000_000, 200_000_000, 400_000_000] {
             let shorter = solve(memory);
