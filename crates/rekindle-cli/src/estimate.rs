@@ -106,7 +106,7 @@ impl Estimate {
             ..Request::default()
         })?;
         let plain_fits = match most {
-            Some(most) => Some(step.try_plan(&within(Planner::None, most))?.is_ok()),
+            Some(most) => Some(step.try_plan(&within(Planner::None, most))?.is_some()),
             None => None,
         };
         let exceeded = most.filter(|_| plain_fits == Some(false));
@@ -121,7 +121,7 @@ impl Estimate {
         if let (Some(most), false) = (exceeded, asked) {
             for count in spread(stages.len()) {
                 let equal = within(Planner::Segments(Some(count)), most);
-                if let Ok(equal) = step.try_plan(&equal)? {
+                if let Some(equal) = step.try_plan(&equal)? {
                     segments = Some(column(&equal, Some(true)));
                     break;
                 }

@@ -202,5 +202,3 @@ pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
 pub use staged::{AlikeTensors, Order, SpanChange, StagedPlan, action};
 pub use step::Step;
 pub use update::{InBackwardBecause, Update, Updates};
-#[doc(hidden)]
-pub use ways::{Candidate, Chosen, Way, Ways};

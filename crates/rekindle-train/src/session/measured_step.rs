@@ -120,16 +120,16 @@ impl MeasuredStep {
         }
     }
 
-    /// Like [`plan`](Self::plan); if no plan fits, returns the smallest budget for which this planner finds one.
+    /// Like [`plan`](Self::plan), if any plan fits.
     ///
     /// # Errors
     ///
     /// If the request is invalid.
-    pub fn try_plan(&self, request: &Request) -> Result<Result<Planned, Bytes>, RunError> {
+    pub fn try_plan(&self, request: &Request) -> Result<Option<Planned>, RunError> {
         let planner = request.planner;
         match self.numbers(request.budget, planner) {
-            Ok(plan) => Ok(Ok(self.planned(plan))),
-            Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
+            Ok(plan) => Ok(Some(self.planned(plan))),
+            Err(RecordError::Infeasible { .. }) => Ok(None),
             Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, |_| None)),
         }
     }

@@ -41,7 +41,8 @@ pub enum Updates {
 
 impl Updates {
     /// Each of them, in the order in which they are tried.
-    pub(super) fn each(self) -> &'static [Update] {
+    #[must_use]
+    pub fn each(self) -> &'static [Update] {
         match self {
             Self::One(Update::After) => &[Update::After],
             Self::One(Update::InBackward) => &[Update::InBackward],

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::Bytes;
 
 use super::{
     RecordError,
@@ -24,128 +24,30 @@ use super::{
 const FASTER: f64 = 0.97;
 
 /// A way in which a step is planned.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Way {
+#[derive(Clone, Copy, Default)]
+pub(super) struct Way {
     /// When parameters are updated.
-    pub update: Update,
+    pub(super) update: Update,
     /// Who keeps the optimizer's state, if ranks share the step.
-    pub state: OptimizerState,
+    pub(super) state: OptimizerState,
 }
 
 /// The way of a plan, and why it is not an earlier one.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Chosen {
-    /// The way.
-    pub way: Way,
+#[derive(Clone, Copy, Default)]
+pub(super) struct Chosen {
+    pub(super) way: Way,
     pub(super) in_backward_because: Option<InBackwardBecause>,
     pub(super) sharded_because: Option<ShardedBecause>,
 }
 
-/// A plan in one way.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Candidate<P> {
-    /// The plan.
-    pub plan: P,
-    /// Its step's time, the update included.
-    pub step: Seconds,
-    /// Whether it recomputes anything.
-    pub recomputes: bool,
-}
-
 /// Ways in the order in which they are tried: each update with the first of the states, then with the next.
-#[derive(Debug, Clone)]
-pub struct Ways {
+pub(super) struct Ways {
     updates: Updates,
     states: Vec<OptimizerState>,
     /// Whether all ranks try them together.
     pub(super) together: bool,
     /// Whether they are tried during a run, of which nothing before it is a part.
     pub(super) in_run: bool,
-}
-
-impl Ways {
-    /// These updates, with a whole state.
-    #[must_use]
-    pub fn of(updates: Updates) -> Self {
-        Self {
-            updates,
-            states: vec![OptimizerState::Whole],
-            together: false,
-            in_run: false,
-        }
-    }
-
-    /// Chooses a plan. `plan` returns the best plan in a way, or the smallest feasible budget if none fits; so does this
-    /// function. `first_short` returns the first rank that has no plan, given what this one has; not asked of the last way.
-    ///
-    /// # Errors
-    ///
-    /// The first of `plan` and `first_short`.
-    pub fn choose<P, E>(
-        &self,
-        mut plan: impl FnMut(Way) -> Result<Result<Candidate<P>, Bytes>, E>,
-        mut first_short: impl FnMut(Result<Option<Bytes>, ()>) -> Result<Option<(usize, Bytes)>, E>,
-    ) -> Result<Result<(P, Chosen), Bytes>, E> {
-        let (mut chosen, mut least) = (Chosen::default(), Bytes::MAX);
-        let updates = |&state| {
-            let updates = self.updates.each().iter();
-            updates.map(move |&update| Way { update, state })
-        };
-        let mut ways = self.states.iter().flat_map(updates).peekable();
-        while let Some(way) = ways.next() {
-            let planned = plan(way);
-            let own = planned
-                .as_ref()
-                .map(|planned| planned.as_ref().err().copied());
-            let short = match ways.peek() {
-                Some(_) => first_short(own.map_err(|_| ()))?,
-                None => None,
-            };
-            let planned = planned?;
-            least = least.min(planned.as_ref().err().copied().unwrap_or(Bytes::MAX));
-            if let Some((rank, smallest_bytes)) = short {
-                chosen.in_backward_because = match way.update {
-                    Update::After => Some(InBackwardBecause::Fits(smallest_bytes)),
-                    Update::InBackward => None,
-                };
-                if way.state == OptimizerState::Whole {
-                    chosen.sharded_because = Some(ShardedBecause {
-                        rank,
-                        smallest_bytes,
-                    });
-                }
-                continue;
-            }
-            let Ok(own) = planned else {
-                break;
-            };
-            chosen.way = way;
-            if way.state == OptimizerState::Whole {
-                chosen.sharded_because = None;
-            }
-            if way.update == Update::InBackward {
-                return Ok(Ok((own.plan, chosen)));
-            }
-            chosen.in_backward_because = None;
-            // Ranks that divide the state update at the same time.
-            let other = Way {
-                update: Update::InBackward,
-                ..way
-            };
-            if self.updates == Updates::ToFitOrFaster
-                && way.state == OptimizerState::Whole
-                && own.recomputes
-                && let Ok(faster) = plan(other)?
-                && faster.step.0 < FASTER * own.step.0
-            {
-                chosen.way = other;
-                chosen.in_backward_because = Some(InBackwardBecause::Faster(own.step));
-                return Ok(Ok((faster.plan, chosen)));
-            }
-            return Ok(Ok((own.plan, chosen)));
-        }
-        Ok(Err(least))
-    }
 }
 
 impl Planning {
@@ -159,9 +61,10 @@ impl Planning {
             StateChoice::Whole | StateChoice::Sharded => vec![OptimizerState::Sharded],
         };
         Ways {
+            updates: self.options.updates,
             states,
             together: true,
-            ..Ways::of(self.options.updates)
+            in_run: false,
         }
     }
 
@@ -169,19 +72,20 @@ impl Planning {
     /// sharded one, or without a budget, so does the update.
     pub(super) fn same_ways(&self, within_a_budget: bool) -> Ways {
         let Way { update, state } = self.chosen.way;
-        let updates = match state == OptimizerState::Whole && within_a_budget {
-            true => self.options.updates,
-            false => Updates::One(update),
-        };
         Ways {
+            updates: match state == OptimizerState::Whole && within_a_budget {
+                true => self.options.updates,
+                false => Updates::One(update),
+            },
             states: vec![state],
+            together: false,
             in_run: true,
-            ..Ways::of(updates)
         }
     }
 }
 
-/// The plan that is chosen of these ways.
+/// The plan that is chosen of these ways: the first that every rank has, or one with updates in the backward pass instead if
+/// that is allowed and faster.
 ///
 /// # Errors
 ///
@@ -195,33 +99,30 @@ pub(super) fn planned_in<A>(
 ) -> Result<(Planning, PlannedRecording<A>), RecordError> {
     // A budget that was exceeded is refused anyway, and a plan for it takes long.
     let budget = planning.budget.map(|asked| asked.max(planning.until_now));
-    let mut made = |way| {
+    let mut made = |chosen| {
         let planning = Planning {
             budget,
-            chosen: Chosen {
-                way,
-                ..Chosen::default()
-            },
+            chosen,
             ..planning.clone()
         };
         measured.update_as(&planning);
         planned(&planning, now, measured.clone()).map(|plan| (planning, plan))
     };
-    let (mut last, mut least, mut at) = (None, Bytes::MAX, None);
-    let plan = |way| {
-        // It takes memory, and shares its recording with the next.
-        last = None;
-        match made(way) {
-            Ok((planning, plan)) => {
-                let numbers = plan.in_numbers(&planning, ranks);
-                let optimizer = planning.optimizer(&plan.measured.recording);
-                last = Some((planning, plan));
-                Ok(Ok(Candidate {
-                    plan: (),
-                    step: numbers.predicted_time + optimizer.step_s,
-                    recomputes: numbers.repeated > 0,
-                }))
-            }
+    let step_time = |planning: &Planning, plan: &PlannedRecording<A>| {
+        let optimizer = planning.optimizer(&plan.measured.recording);
+        plan.in_numbers(planning, ranks).predicted_time + optimizer.step_s
+    };
+    let (mut least, mut at) = (Bytes::MAX, None);
+    let mut chosen = Chosen::default();
+    let mut found = None;
+    let updates = |&state| {
+        let updates = ways.updates.each().iter();
+        updates.map(move |&update| Way { update, state })
+    };
+    let mut all = ways.states.iter().flat_map(updates).peekable();
+    while let Some(way) = all.next() {
+        chosen.way = way;
+        let own = match made(chosen) {
             Err(RecordError::Infeasible {
                 smallest, floor, ..
             }) => {
@@ -230,30 +131,87 @@ pub(super) fn planned_in<A>(
                 }
                 Ok(Err(smallest))
             }
-            Err(error) => Err(error),
+            own => own.map(Ok),
+        };
+        let short = own.as_ref().map(|own| own.as_ref().err().copied());
+        let is_last = all.peek().is_none();
+        let short = match ranks.filter(|_| ways.together) {
+            _ if is_last => None,
+            Some(ranks) => first_short(&*ranks.reducer, short.map_err(|_| ()))?,
+            None => short.unwrap_or_default().map(|smallest| (0, smallest)),
+        };
+        let own = own?;
+        if let Some((rank, smallest_bytes)) = short {
+            chosen.in_backward_because = match way.update {
+                Update::After => Some(InBackwardBecause::Fits(smallest_bytes)),
+                Update::InBackward => None,
+            };
+            if way.state == OptimizerState::Whole {
+                chosen.sharded_because = Some(ShardedBecause {
+                    rank,
+                    smallest_bytes,
+                });
+            }
+            continue;
         }
+        let Ok((own, plan)) = own else {
+            break;
+        };
+        if way.state == OptimizerState::Whole {
+            chosen.sharded_because = None;
+        }
+        if way.update == Update::After {
+            chosen.in_backward_because = None;
+        }
+        // Ranks that divide the state update at the same time.
+        let may_be_faster = ways.updates == Updates::ToFitOrFaster
+            && way.update == Update::After
+            && way.state == OptimizerState::Whole
+            && plan.numbers.repeated > 0;
+        if !may_be_faster {
+            found = Some((Planning { chosen, ..own }, plan));
+            break;
+        }
+        let time = step_time(&own, &plan);
+        // It takes memory, and shares its recording with the next.
+        drop((own, plan));
+        let in_backward = Chosen {
+            way: Way {
+                update: Update::InBackward,
+                ..way
+            },
+            in_backward_because: Some(InBackwardBecause::Faster(time)),
+            ..chosen
+        };
+        let faster = match made(in_backward) {
+            Ok((own, plan)) => {
+                let is_faster = step_time(&own, &plan).0 < FASTER * time.0;
+                is_faster.then_some((own, plan))
+            }
+            Err(RecordError::Infeasible { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        found = Some(match faster {
+            Some(faster) => faster,
+            None => made(chosen)?,
+        });
+        break;
+    }
+    let (smallest, floor) = match found {
+        Some(found) if budget == planning.budget => return Ok(found),
+        Some(_) => {
+            let floor = "before the first step, while it is recorded and measured";
+            (Bytes::ZERO, Some(floor.to_owned()))
+        }
+        None => (least, at),
     };
-    let chosen = ways.choose(plan, |own| match ranks.filter(|_| ways.together) {
-        Some(ranks) => Ok(first_short(&*ranks.reducer, own)?),
-        None => Ok(own.unwrap_or_default().map(|smallest| (0, smallest))),
-    })?;
     // Another run's peak until now may be a few bytes more.
     let until_now = planning.until_now + Bytes(planning.until_now.0 / 256);
-    match chosen {
-        Ok(((), chosen)) if budget == planning.budget => {
-            let last = last.filter(|(planning, _)| planning.chosen.way == chosen.way);
-            let (planning, plan) = last.map_or_else(|| made(chosen.way), Ok)?;
-            Ok((Planning { chosen, ..planning }, plan))
-        }
-        refused => Err(RecordError::Infeasible {
-            budget: planning.budget.unwrap_or(Bytes::MAX),
-            floor: match refused {
-                Ok(_) => Some("before the first step, while it is recorded and measured".into()),
-                Err(_) => at,
-            },
-            smallest: refused.err().unwrap_or_default().max(until_now),
-        }),
-    }
+    Err(RecordError::Infeasible {
+        budget: planning.budget.unwrap_or(Bytes::MAX),
+        smallest: smallest.max(until_now),
+        floor,
+    })
 }
 
 impl<A> MeasuredRecording<A> {
