@@ -109,7 +109,7 @@ impl MeasuredStep {
     ///
     /// If there is no such plan.
     pub fn plan(&self, request: &Request) -> Result<Planned, RunError> {
-        let smallest = |planner| match self.numbers(Some(Bytes::ZERO), planner) {
+        let smallest = || match self.numbers(Some(Bytes::ZERO), Planner::Auto) {
             Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
             _ => None,
         };
@@ -130,7 +130,7 @@ impl MeasuredStep {
         match self.numbers(request.budget, planner) {
             Ok(plan) => Ok(Some(self.planned(plan))),
             Err(RecordError::Infeasible { .. }) => Ok(None),
-            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, |_| None)),
+            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, || None)),
         }
     }
 
@@ -178,7 +178,7 @@ impl MeasuredStep {
         });
         let planner = request.planner;
         let points =
-            points.map_err(|error| refused(error.into(), Some(planner), Bytes::ZERO, |_| None))?;
+            points.map_err(|error| refused(error.into(), Some(planner), Bytes::ZERO, || None))?;
         Ok(Frontier::new(planner, points))
     }
 

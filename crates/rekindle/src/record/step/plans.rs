@@ -83,12 +83,12 @@ where
         self.plan_in(&ways, budget, wanted.into(), true)
     }
 
-    /// The smallest budget for which a planner has a plan in any way, on this rank; the step is unchanged.
+    /// The smallest budget for which there is a plan in any way, on this rank; the step is unchanged.
     #[doc(hidden)]
-    pub fn smallest_budget(&mut self, planner: Planner) -> Option<Bytes> {
+    pub fn smallest_budget(&mut self) -> Option<Bytes> {
         let mut alone = self.planning.ways(true);
         alone.together = false;
-        match self.plan_in(&alone, Some(Bytes::ZERO), planner.into(), true) {
+        match self.plan_in(&alone, Some(Bytes::ZERO), Planner::Auto.into(), true) {
             Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
             _ => None,
         }
