@@ -181,7 +181,7 @@ mod ways;
 pub(crate) use bridge::{marking, merge_recorded};
 pub use comparison::Comparison;
 pub use error::RecordError;
-pub use estimate::{Assumed, Estimate, estimate, estimate_with};
+pub use estimate::{Assumed, Estimate, estimate};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
