@@ -22,7 +22,7 @@ use super::{
     recording::Recording,
     room::Room,
     update_costs::UpdateCosts,
-    ways::{Chosen, Way},
+    ways::Way,
 };
 use crate::{
     checkpoint::free_dead_nodes,
@@ -425,9 +425,10 @@ where
                 .map(|reducer| divided.unwrap_or_else(|| Shards::of(model, reducer))),
             until_now: Bytes::ZERO,
             beyond: None,
-            chosen: Chosen {
-                way: Way { update, state },
-                ..Chosen::default()
+            way: Way {
+                update,
+                state,
+                ..Way::default()
             },
             either,
             on_host,

@@ -132,7 +132,7 @@ where
     /// When the step updates its parameters: use [`run`](Self::run) for updates after the step, and
     /// [`run_updating`](Self::run_updating) for updates in the backward pass.
     pub fn update(&self) -> Update {
-        self.planning.chosen.way.update
+        self.planning.way.update
     }
 
     /// The assignment of parameters to ranks, if they divide the optimizer's state in this plan.

@@ -23,19 +23,13 @@ use super::{
 /// plan's time: repeated measurements differ by some percent.
 const FASTER: f64 = 0.97;
 
-/// A way in which a step is planned.
+/// The way in which a step is planned, and why it is not an earlier one.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Way {
     /// When parameters are updated.
     pub(super) update: Update,
     /// Who keeps the optimizer's state, if ranks share the step.
     pub(super) state: OptimizerState,
-}
-
-/// The way of a plan, and why it is not an earlier one.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Chosen {
-    pub(super) way: Way,
     pub(super) in_backward_because: Option<InBackwardBecause>,
     pub(super) sharded_because: Option<ShardedBecause>,
 }
@@ -71,7 +65,7 @@ impl Planning {
     /// Those of a plan that a rank makes alone, after the first: the state that ranks have chosen together stays, and with a
     /// sharded one, or without a budget, so does the update.
     pub(super) fn same_ways(&self, within_a_budget: bool) -> Ways {
-        let Way { update, state } = self.chosen.way;
+        let Way { update, state, .. } = self.way;
         Ways {
             updates: match state == OptimizerState::Whole && within_a_budget {
                 true => self.options.updates,
@@ -99,10 +93,10 @@ pub(super) fn planned_in<A>(
 ) -> Result<(Planning, PlannedRecording<A>), RecordError> {
     // A budget that was exceeded is refused anyway, and a plan for it takes long.
     let budget = planning.budget.map(|asked| asked.max(planning.until_now));
-    let mut made = |chosen| {
+    let mut made = |way| {
         let planning = Planning {
             budget,
-            chosen,
+            way,
             ..planning.clone()
         };
         measured.update_as(&planning);
@@ -113,16 +107,16 @@ pub(super) fn planned_in<A>(
         plan.in_numbers(planning, ranks).predicted_time + optimizer.step_s
     };
     let (mut least, mut at) = (Bytes::MAX, None);
-    let mut chosen = Chosen::default();
+    let mut way = Way::default();
     let mut found = None;
     let updates = |&state| {
         let updates = ways.updates.each().iter();
-        updates.map(move |&update| Way { update, state })
+        updates.map(move |&update| (update, state))
     };
     let mut all = ways.states.iter().flat_map(updates).peekable();
-    while let Some(way) = all.next() {
-        chosen.way = way;
-        let own = match made(chosen) {
+    while let Some((update, state)) = all.next() {
+        (way.update, way.state) = (update, state);
+        let own = match made(way) {
             Err(RecordError::Infeasible {
                 smallest, floor, ..
             }) => {
@@ -142,12 +136,12 @@ pub(super) fn planned_in<A>(
         };
         let own = own?;
         if let Some((rank, smallest_bytes)) = short {
-            chosen.in_backward_because = match way.update {
+            way.in_backward_because = match update {
                 Update::After => Some(InBackwardBecause::Fits(smallest_bytes)),
                 Update::InBackward => None,
             };
-            if way.state == OptimizerState::Whole {
-                chosen.sharded_because = Some(ShardedBecause {
+            if state == OptimizerState::Whole {
+                way.sharded_because = Some(ShardedBecause {
                     rank,
                     smallest_bytes,
                 });
@@ -157,31 +151,28 @@ pub(super) fn planned_in<A>(
         let Ok((own, plan)) = own else {
             break;
         };
-        if way.state == OptimizerState::Whole {
-            chosen.sharded_because = None;
+        if state == OptimizerState::Whole {
+            way.sharded_because = None;
         }
-        if way.update == Update::After {
-            chosen.in_backward_because = None;
+        if update == Update::After {
+            way.in_backward_because = None;
         }
         // Ranks that divide the state update at the same time.
         let may_be_faster = ways.updates == Updates::ToFitOrFaster
-            && way.update == Update::After
-            && way.state == OptimizerState::Whole
+            && update == Update::After
+            && state == OptimizerState::Whole
             && plan.numbers.repeated > 0;
         if !may_be_faster {
-            found = Some((Planning { chosen, ..own }, plan));
+            found = Some((Planning { way, ..own }, plan));
             break;
         }
         let time = step_time(&own, &plan);
         // It takes memory, and shares its recording with the next.
         drop((own, plan));
-        let in_backward = Chosen {
-            way: Way {
-                update: Update::InBackward,
-                ..way
-            },
+        let in_backward = Way {
+            update: Update::InBackward,
             in_backward_because: Some(InBackwardBecause::Faster(time)),
-            ..chosen
+            ..way
         };
         let faster = match made(in_backward) {
             Ok((own, plan)) => {
@@ -193,7 +184,7 @@ pub(super) fn planned_in<A>(
         };
         found = Some(match faster {
             Some(faster) => faster,
-            None => made(chosen)?,
+            None => made(way)?,
         });
         break;
     }
@@ -220,7 +211,7 @@ impl<A> MeasuredRecording<A> {
         // No plan holds it now.
         if let Some(measured) = Rc::get_mut(self) {
             measured.costs.updates = planning.updates();
-            measured.recording.update = planning.chosen.way.update;
+            measured.recording.update = planning.way.update;
         }
     }
 }
