@@ -298,7 +298,9 @@ where
             Size::Percent(_) => (None, Some(Bytes::ZERO), Planner::None),
         };
         let step = self.measured(bytes, free, planner.into(), &mut |_, _| {})?;
-        step.planned_first(Some(budget), Planner::Auto)
+        // Of a known whole, a percentage is some bytes.
+        let bytes = budget.of(Some(step.plan().plain_peak))?;
+        step.planned_first(Some(bytes), Planner::Auto)
     }
 
     /// The plain step, without recomputing, run by the same interpreter.

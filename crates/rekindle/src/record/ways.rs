@@ -34,58 +34,51 @@ pub(super) struct Way {
     pub(super) sharded_because: Option<ShardedBecause>,
 }
 
-/// Ways in the order in which they are tried: each update with the first of the states, then with the next.
-pub(super) struct Ways {
-    updates: Updates,
-    states: Vec<OptimizerState>,
-    /// Whether all ranks try them together.
-    pub(super) together: bool,
-    /// Whether they are tried during a run, of which nothing before it is a part.
-    pub(super) in_run: bool,
+/// In which ways a step is planned, and by whom.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// In those that options allow, by all ranks together.
+    Together,
+    /// In the same ones, by this rank alone.
+    Alone,
+    /// By this rank alone during a run, of which nothing before it is a part: the state that ranks have chosen together
+    /// stays, and with a sharded one, or without a budget, so does the update.
+    InRun,
 }
 
 impl Planning {
-    /// The ways that options allow, within a budget or without one.
-    pub(super) fn ways(&self, within_a_budget: bool) -> Ways {
+    /// The updates and the states that are tried: each update with the first of the states, then with the next.
+    fn ways(&self, how: How) -> (Updates, Vec<OptimizerState>) {
+        let within_a_budget = self.budget.is_some();
+        let (allowed, way) = (self.options.updates, self.way);
         let states = match self.options.state {
+            _ if how == How::InRun => {
+                let stays = way.state == OptimizerState::Sharded || !within_a_budget;
+                let updates = if stays {
+                    Updates::One(way.update)
+                } else {
+                    allowed
+                };
+                return (updates, vec![way.state]);
+            }
             choice if self.shards.is_none() || !choice.may_shard(within_a_budget) => {
                 vec![OptimizerState::Whole]
             }
             StateChoice::Auto => vec![OptimizerState::Whole, OptimizerState::Sharded],
             StateChoice::Whole | StateChoice::Sharded => vec![OptimizerState::Sharded],
         };
-        Ways {
-            updates: self.options.updates,
-            states,
-            together: true,
-            in_run: false,
-        }
-    }
-
-    /// Those of a plan that a rank makes alone, after the first: the state that ranks have chosen together stays, and with a
-    /// sharded one, or without a budget, so does the update.
-    pub(super) fn same_ways(&self, within_a_budget: bool) -> Ways {
-        let Way { update, state, .. } = self.way;
-        Ways {
-            updates: match state == OptimizerState::Whole && within_a_budget {
-                true => self.options.updates,
-                false => Updates::One(update),
-            },
-            states: vec![state],
-            together: false,
-            in_run: true,
-        }
+        (allowed, states)
     }
 }
 
-/// The plan that is chosen of these ways: the first that every rank has, or one with updates in the backward pass instead if
+/// The plan that is chosen of all ways: the first that every rank has, or one with updates in the backward pass instead if
 /// that is allowed and faster.
 ///
 /// # Errors
 ///
 /// If there is none, with the smallest budget for which any of them gives one.
 pub(super) fn planned_in<A>(
-    ways: &Ways,
+    how: How,
     planning: &Planning,
     now: Now,
     measured: &mut Rc<MeasuredRecording<A>>,
@@ -109,11 +102,12 @@ pub(super) fn planned_in<A>(
     let (mut least, mut at) = (Bytes::MAX, None);
     let mut way = Way::default();
     let mut found = None;
-    let updates = |&state| {
-        let updates = ways.updates.each().iter();
+    let (updates, states) = planning.ways(how);
+    let with_each = |&state| {
+        let updates = updates.each().iter();
         updates.map(move |&update| (update, state))
     };
-    let mut all = ways.states.iter().flat_map(updates).peekable();
+    let mut all = states.iter().flat_map(with_each).peekable();
     while let Some((update, state)) = all.next() {
         (way.update, way.state) = (update, state);
         let own = match made(way) {
@@ -129,7 +123,7 @@ pub(super) fn planned_in<A>(
         };
         let short = own.as_ref().map(|own| own.as_ref().err().copied());
         let is_last = all.peek().is_none();
-        let short = match ranks.filter(|_| ways.together) {
+        let short = match ranks.filter(|_| how == How::Together) {
             _ if is_last => None,
             Some(ranks) => first_short(&*ranks.reducer, short.map_err(|_| ()))?,
             None => short.unwrap_or_default().map(|smallest| (0, smallest)),
@@ -158,7 +152,7 @@ pub(super) fn planned_in<A>(
             way.in_backward_because = None;
         }
         // Ranks that divide the state update at the same time.
-        let may_be_faster = ways.updates == Updates::ToFitOrFaster
+        let may_be_faster = updates == Updates::ToFitOrFaster
             && update == Update::After
             && state == OptimizerState::Whole
             && plan.numbers.repeated > 0;
