@@ -289,7 +289,8 @@ where
     /// # Errors
     ///
     /// If no plan fits (the error contains the smallest budget for which one exists), memory cannot be measured, or
-    /// recordings cannot run on the model's backend.
+    /// recordings cannot run on the model's backend. What was measured is lost then: to try budgets without measuring again,
+    /// begin with [`plain`](Self::plain).
     pub fn within(self, budget: impl Budget) -> Result<Step<M, I, R, F>, RecordError> {
         let budget = budget.size()?;
         let (bytes, free, planner) = match budget {
