@@ -51,10 +51,6 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
         device,
         schedule,
     } = ranks::settled(ranks, train::asked(&training, ranks))?;
-    let all = Request {
-        planner: args.schedule.planner.unwrap_or_default(),
-        ..Request::default()
-    };
     let data = config.open_data()?;
     let job = Job {
         schedule,
@@ -64,7 +60,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     let mut step = profile::measured(&job, &device)?;
     let speaks = ranks.rank() == 0;
     let outcome = match args.frontier {
-        true => match step.frontier(&job, all) {
+        true => match step.frontier(&job, args.schedule.planner.unwrap_or_default()) {
             Ok(points) if speaks => frontier_of(args, &points),
             points => points.map(drop).map_err(Failure::from),
         },
@@ -102,9 +98,9 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         _ => step,
     };
     if args.frontier {
-        return frontier_of(args, &step.frontier(request)?);
+        return frontier_of(args, &step.frontier(request.planner)?);
     }
-    show(args, &step.plan(&request)?, 0)
+    show(args, &step.plan(request.budget, request.planner)?, 0)
 }
 
 /// Shows a plan; `batch` is this rank's if the plan is for several ranks.

@@ -102,8 +102,13 @@ impl Engine {
     /// # Errors
     ///
     /// As [`plan`](Self::plan).
-    pub fn frontier(&mut self, job: &Job<'_>, request: Request) -> Result<Frontier, RunError> {
-        frontier(request, |request| {
+    pub fn frontier(&mut self, job: &Job<'_>, planner: Planner) -> Result<Frontier, RunError> {
+        frontier(planner, |budget, planner| {
+            let request = Request {
+                budget,
+                planner,
+                ..Request::default()
+            };
             self.plan(job, &ScheduleRequest::Plan(request))
         })
     }
