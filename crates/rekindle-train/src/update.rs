@@ -11,8 +11,7 @@ pub use choice::UpdateChoice;
 use rekindle::record::Update;
 pub use rekindle::record::Updates;
 
-/// Which updates the plans of a training may have, within a budget or without one. A step that fails after its first update
-/// cannot be undone, so with `on_nonfinite = "stop"` a shorter time alone is not a reason for updates in the backward pass.
+/// Which updates the plans of a training may have, within a budget or without one.
 #[must_use]
 pub fn updates(settings: &TrainSettings, within_a_budget: bool) -> Updates {
     if let Some(update) = settings.update.fixed() {
@@ -21,10 +20,7 @@ pub fn updates(settings: &TrainSettings, within_a_budget: bool) -> Updates {
     if !within_a_budget || in_backward_refused(settings).is_some() {
         return Updates::One(Update::After);
     }
-    match settings.on_nonfinite {
-        OnNonFinite::Continue => Updates::ToFitOrFaster,
-        OnNonFinite::Stop | OnNonFinite::Skip => Updates::ToFit,
-    }
+    Updates::ToFit
 }
 
 /// Checks that a training can update its parameters as configured.
@@ -67,7 +63,7 @@ mod tests {
     use rekindle::dtype::Dtype;
 
     #[test]
-    fn time_alone_is_a_reason_only_where_no_step_need_be_taken_back() {
+    fn a_budget_is_a_reason_only_where_no_step_need_be_taken_back() {
         let allowed = |update, on_nonfinite, accumulate, budget| {
             let settings = TrainSettings {
                 update,
@@ -80,8 +76,8 @@ mod tests {
         let auto = UpdateChoice::Auto;
         let after = Updates::One(Update::After);
         assert_eq!(allowed(auto, OnNonFinite::Stop, 1, true), Updates::ToFit);
-        let faster = allowed(auto, OnNonFinite::Continue, 1, true);
-        assert_eq!(faster, Updates::ToFitOrFaster);
+        let to_fit = allowed(auto, OnNonFinite::Continue, 1, true);
+        assert_eq!(to_fit, Updates::ToFit);
         assert_eq!(allowed(auto, OnNonFinite::Continue, 1, false), after);
         assert_eq!(allowed(auto, OnNonFinite::Skip, 1, true), after);
         assert_eq!(allowed(auto, OnNonFinite::Stop, 2, true), after);

@@ -69,10 +69,8 @@ impl ScheduleKind {
         let time = |plan: &Planned| plan.summary.predicted_time.0;
         let mut fastest: Option<Planned> = None;
         for &update in updates.each() {
-            // The next update is tried only to fit, or for a shorter time where something is recomputed.
-            let enough =
-                |plan: &Planned| updates != Updates::ToFitOrFaster || !plan.summary.recomputes();
-            if fastest.as_ref().is_some_and(enough) {
+            // The next update is tried only to fit.
+            if fastest.is_some() {
                 break;
             }
             let step = step(update)?;

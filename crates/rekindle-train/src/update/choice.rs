@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum UpdateChoice {
-    /// After the backward pass; in it where a budget is not met otherwise, and with `on_nonfinite = "continue"` also where
-    /// that is faster.
+    /// After the backward pass; in it where a budget is not met otherwise.
     #[default]
     Auto,
     /// After the backward pass.

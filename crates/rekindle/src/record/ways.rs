@@ -19,10 +19,6 @@ use super::{
     update::{InBackwardBecause, Update, Updates},
 };
 
-/// A plan with updates in the backward pass is chosen for its time only if it takes at most this share of the other
-/// plan's time: repeated measurements differ by some percent.
-const FASTER: f64 = 0.97;
-
 /// The way in which a step is planned, and why it is not an earlier one.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Way {
@@ -71,8 +67,7 @@ impl Planning {
     }
 }
 
-/// The plan that is chosen of all ways: the first that every rank has, or one with updates in the backward pass instead if
-/// that is allowed and faster.
+/// The plan that is chosen of all ways: the first that every rank has.
 ///
 /// # Errors
 ///
@@ -95,13 +90,8 @@ pub(super) fn planned_in<A>(
         measured.update_as(&planning);
         planned(&planning, now, measured.clone()).map(|plan| (planning, plan))
     };
-    let step_time = |planning: &Planning, plan: &PlannedRecording<A>| {
-        let optimizer = planning.optimizer(&plan.measured.recording);
-        plan.in_numbers(planning, ranks).predicted_time + optimizer.step_s
-    };
     let (mut least, mut at) = (Bytes::MAX, None);
     let mut way = Way::default();
-    let mut found = None;
     let (updates, states) = planning.ways(how);
     let with_each = |&state| {
         let updates = updates.each().iter();
@@ -131,7 +121,7 @@ pub(super) fn planned_in<A>(
         let own = own?;
         if let Some((rank, smallest_bytes)) = short {
             way.in_backward_because = match update {
-                Update::After => Some(InBackwardBecause::Fits(smallest_bytes)),
+                Update::After => Some(InBackwardBecause { smallest_bytes }),
                 Update::InBackward => None,
             };
             if state == OptimizerState::Whole {
@@ -151,51 +141,19 @@ pub(super) fn planned_in<A>(
         if update == Update::After {
             way.in_backward_because = None;
         }
-        // Ranks that divide the state update at the same time.
-        let may_be_faster = updates == Updates::ToFitOrFaster
-            && update == Update::After
-            && state == OptimizerState::Whole
-            && plan.numbers.repeated > 0;
-        if !may_be_faster {
-            found = Some((Planning { way, ..own }, plan));
-            break;
+        if budget == planning.budget {
+            return Ok((Planning { way, ..own }, plan));
         }
-        let time = step_time(&own, &plan);
-        // It takes memory, and shares its recording with the next.
-        drop((own, plan));
-        let in_backward = Way {
-            update: Update::InBackward,
-            in_backward_because: Some(InBackwardBecause::Faster(time)),
-            ..way
-        };
-        let faster = match made(in_backward) {
-            Ok((own, plan)) => {
-                let is_faster = step_time(&own, &plan).0 < FASTER * time.0;
-                is_faster.then_some((own, plan))
-            }
-            Err(RecordError::Infeasible { .. }) => None,
-            Err(error) => return Err(error),
-        };
-        found = Some(match faster {
-            Some(faster) => faster,
-            None => made(way)?,
-        });
+        let floor = "before the first step, while it is recorded and measured";
+        (least, at) = (Bytes::ZERO, Some(floor.to_owned()));
         break;
     }
-    let (smallest, floor) = match found {
-        Some(found) if budget == planning.budget => return Ok(found),
-        Some(_) => {
-            let floor = "before the first step, while it is recorded and measured";
-            (Bytes::ZERO, Some(floor.to_owned()))
-        }
-        None => (least, at),
-    };
     // Another run's peak until now may be a few bytes more.
     let until_now = planning.until_now + Bytes(planning.until_now.0 / 256);
     Err(RecordError::Infeasible {
         budget: planning.budget.unwrap_or(Bytes::MAX),
-        smallest: smallest.max(until_now),
-        floor,
+        smallest: least.max(until_now),
+        floor: at,
     })
 }
 
