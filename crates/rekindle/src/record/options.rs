@@ -11,7 +11,6 @@ use rekindle_plan::{
 use super::{
     RecordError,
     buckets::staging,
-    comparison::Comparison,
     optimizer_state::{OptimizerState, StateChoice},
     recording::Recording,
     room::Room,
@@ -56,8 +55,8 @@ pub(super) struct Options {
     pub(super) count: Count,
     /// Whether values are checked.
     pub(super) check: bool,
-    /// Whether the step is compared with its recording.
-    pub(super) comparison: Comparison,
+    /// Whether each step is compared with its recording.
+    pub(super) compares: bool,
     /// Whether kernels may be chosen by dry runs.
     pub(super) dry_runs: bool,
     /// Bytes that will be held while the step runs but are not allocated when it is planned.
@@ -77,7 +76,7 @@ impl Default for Options {
             link: None,
             count: Count::default(),
             check: true,
-            comparison: Comparison::default(),
+            compares: true,
             dry_runs: false,
             later: Bytes::ZERO,
             between: Bytes::ZERO,
