@@ -71,7 +71,7 @@
 //! - **A batch** is a tensor, or a tuple, option, vector or array of batches, or a struct of your own with
 //!   [`impl_tensor_tree!`](crate::impl_tensor_tree). The auxiliary output may be the same.
 //! - **The closure** computes the loss from the model and the batch. It is called when the step is recorded and
-//!   when it is planned, and once in each step that is [compared](Recorded::with_comparison): do not count its calls.
+//!   when it is planned, and once in each step that is [compared](Comparison): do not count its calls.
 //! - **Rust numbers are constants** of a recording. A step in which only numbers differ, such as the weight of a loss, is
 //!   recorded again, in a few milliseconds, and keeps its plan.
 //! - **A tensor of the model** is identified by its place in the module. A frozen copy that has the [`ParamId`]s of the
@@ -113,6 +113,7 @@
 //! | `step.rs` | [`Step`]: one training step |
 //! | `step/run.rs` | runs a program: an operation that is listed twice is recomputed here |
 //! | `step/plans.rs` | plans that are kept, and changed steps |
+//! | `comparison.rs` | [`Comparison`]: whether a step is compared with its recording |
 //! | `autodiff_time.rs` | what burn's own loop takes beyond the operations of a step |
 //! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |
@@ -138,6 +139,7 @@ mod autodiff_time;
 mod bridge;
 mod buckets;
 mod choosing;
+mod comparison;
 mod error;
 mod estimate;
 mod exchange;
@@ -177,6 +179,7 @@ mod update_costs;
 mod ways;
 
 pub(crate) use bridge::{marking, merge_recorded};
+pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, estimate};
 pub use exchange::{ExchangeReading, Exchanges, NetworkReading};

@@ -23,7 +23,7 @@ use crate::{
 use rekindle::{
     dtype::Dtype,
     meter::Meter,
-    record::{Kernels, measured_link, record},
+    record::{Comparison, Kernels, measured_link, record},
     sequential::Sequential,
     statistics::Statistics,
 };
@@ -119,7 +119,7 @@ impl Built {
             .with_count(job.count)
             // Only this thread of the program uses a device.
             .with_dry_runs()
-            .with_comparison(false)
+            .with_comparison(Comparison::Never)
             .with_held(accumulated + samples + next + Statistics::of(&self.model).bytes())
             .with_held_between(self.saving_bytes(job, meter))
             .with_planner(job.planner)

@@ -11,6 +11,7 @@ use rekindle_plan::{
 use super::{
     RecordError,
     buckets::staging,
+    comparison::Comparison,
     optimizer_state::{OptimizerState, StateChoice},
     recording::Recording,
     room::Room,
@@ -55,8 +56,8 @@ pub(super) struct Options {
     pub(super) count: Count,
     /// Whether values are checked.
     pub(super) check: bool,
-    /// Whether each step is compared with its recording.
-    pub(super) compares: bool,
+    /// Whether the step is compared with its recording.
+    pub(super) comparison: Comparison,
     /// Whether kernels may be chosen by dry runs.
     pub(super) dry_runs: bool,
     /// Bytes that will be held while the step runs but are not allocated when it is planned.
@@ -76,7 +77,7 @@ impl Default for Options {
             link: None,
             count: Count::default(),
             check: true,
-            compares: true,
+            comparison: Comparison::default(),
             dry_runs: false,
             later: Bytes::ZERO,
             between: Bytes::ZERO,

@@ -51,7 +51,7 @@ pub struct PlanSummary {
     /// recorded step does not run.
     #[serde(rename = "plain_step_s")]
     pub plain_time: Seconds,
-    /// Time of [comparing](super::Recorded::with_comparison) a step with its recording, which `predicted_time` does not include; 0 if none is
+    /// Time of [comparing](super::Comparison) a step with its recording, which `predicted_time` does not include; 0 if none is
     /// compared.
     #[serde(skip)]
     pub comparison_time: Seconds,

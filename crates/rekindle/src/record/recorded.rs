@@ -10,8 +10,8 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, Planner, Seconds};
 
 use super::{
-    Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted, autodiff_time,
-    bridge, given,
+    Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
+    autodiff_time, bridge, given,
     measure::Known,
     measured::MeasuredRecording,
     optimizer,
@@ -177,15 +177,11 @@ where
         self
     }
 
-    /// Whether each step is compared with its recording before it runs (the default). A comparison records the step again,
-    /// and detects every difference: a branch of Rust code, a number, a changed `dropout.prob`, a `detach`. It takes
-    /// [time](super::PlanSummary::comparison_time), and memory on the host, which the budget of a step on the CPU counts.
-    ///
-    /// Without it, steps are still compared by the shapes of the batch, and by the module's parameters in order: their ids,
-    /// shapes, types, and whether they train. Any other change is missed.
+    /// Whether the step is compared with its recording. A comparison records it again, which takes memory on the host; the
+    /// budget of a step on the CPU counts it.
     #[must_use]
-    pub fn with_comparison(mut self, on: bool) -> Self {
-        self.options.compares = on;
+    pub fn with_comparison(mut self, how: Comparison) -> Self {
+        self.options.comparison = how;
         self
     }
 
@@ -399,8 +395,9 @@ where
         let divided = either[update as usize].shards.clone();
         self.recorded.0.update = update;
         let on_host = meter.read().reserved_bytes.is_none();
-        let (mut comparison_time, mut comparison_bytes) = (Duration::ZERO, Bytes::ZERO);
-        if self.options.compares {
+        let (comparison_time, comparison_bytes) = if self.options.comparison == Comparison::Never {
+            (Duration::ZERO, Bytes::ZERO)
+        } else {
             free_dead_nodes(&device);
             let host = on_host.then_some(&*meter);
             host.inspect(|meter| meter.start_interval());
@@ -409,10 +406,11 @@ where
             let places = Place::of(self.model);
             let taken = bridge::take(self.model, &places, self.batch, &self.step)?;
             drop(Recording::new(taken, update));
-            comparison_time = started.elapsed();
+            let time = started.elapsed();
             let peak = host.map(|meter| meter.read().peak_in_use_bytes);
-            comparison_bytes = peak.unwrap_or_default() - before.unwrap_or_default();
-        }
+            let bytes = peak.unwrap_or_default() - before.unwrap_or_default();
+            (time, bytes)
+        };
         let model = self.model;
         let mut state = OptimizerState::Whole;
         if divided.is_some() {

@@ -4,6 +4,7 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Distribution, Tensor},
 };
+use rekindle::record::Comparison;
 use rekindle_plan::Bytes;
 
 const LAYERS: usize = 300;
@@ -28,7 +29,7 @@ fn a_step_takes_few_bytes_for_each_operation() {
     let recorded = || {
         let recorded = rekindle::record(&model, &input, loss).expect("recorded");
         // A comparison takes more than this step.
-        recorded.with_comparison(false)
+        recorded.with_comparison(Comparison::Never)
     };
     let operations = recorded().operations();
     assert!(operations > 10 * LAYERS);

@@ -11,7 +11,7 @@ use rekindle_plan::{Bytes, Planner};
 use super::{State, Step};
 use crate::{
     record::{
-        RecordError, bridge,
+        Comparison, RecordError, bridge,
         given::{given, shapes},
         measure::Known,
         measured::MeasuredRecording,
@@ -181,7 +181,7 @@ where
         let peak = || on_host.map_or(Bytes::ZERO, |meter| meter.read().peak_in_use_bytes);
         let mut begun = Bytes::ZERO;
         let mut auxiliary_now = None;
-        let compares = self.planning.options.compares;
+        let compares = self.planning.options.comparison == Comparison::EveryStep;
         let place = if let Some(place) = known.filter(|_| !compares) {
             place
         } else {

@@ -8,7 +8,7 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Distribution, Tensor},
 };
-use rekindle::record::{RecordError, Step};
+use rekindle::record::{Comparison, RecordError, Step};
 use rekindle_plan::{Bytes, Seconds};
 
 /// Tables that grow with what else burn's graph holds, and nobody counts.
@@ -203,7 +203,7 @@ fn comparing_stays_within_the_budget() {
         output.square().mean()
     };
     let recorded = || rekindle::record(&model, &input, loss).expect("recorded");
-    let never = || recorded().with_comparison(false);
+    let never = || recorded().with_comparison(Comparison::Never);
     let smallest = |refused: RecordError| match refused {
         RecordError::Infeasible { smallest, .. } => smallest,
         error => panic!("{error}"),
@@ -235,18 +235,18 @@ fn a_step_that_is_not_compared_misses_what_changes() {
     let loss =
         |model: &Linear, input: Tensor<2>| model.forward(input).square().mean() * weight.get();
     let input = Tensor::<2>::random([4, 6], Distribution::Default, &device);
-    for (on, in_second, in_third) in [(true, 1, 2), (false, 0, 0)] {
+    for (how, in_second, in_third) in [(Comparison::EveryStep, 1, 2), (Comparison::Never, 0, 0)] {
         weight.set(1.0);
         let recorded = rekindle::record(&model, &input, loss).expect("recorded");
-        let step = recorded.with_comparison(on).plain().expect("planned");
+        let step = recorded.with_comparison(how).plain().expect("planned");
         let changed = |number: f64| {
             weight.set(number);
             step.run(&model, input.clone()).expect("run");
             step.recordings().1
         };
         changed(1.0);
-        assert_eq!(changed(2.0), in_second, "compared: {on}");
-        assert_eq!(changed(3.0), in_third, "compared: {on}");
+        assert_eq!(changed(2.0), in_second, "{how:?}");
+        assert_eq!(changed(3.0), in_third, "{how:?}");
     }
 }
 

@@ -10,7 +10,7 @@ use burn::{
 };
 use rekindle::{
     meter::{HostMeter, Meter},
-    record::RecordError,
+    record::{Comparison, RecordError},
 };
 use rekindle_plan::Bytes;
 
@@ -340,7 +340,7 @@ fn a_refused_budget_names_one_that_works_and_what_needs_it() {
         let input = Tensor::<2>::ones([rows, 10], &device);
         let recorded = || {
             let recorded = rekindle::record(&model, &input, loss).expect("recorded");
-            recorded.with_comparison(false)
+            recorded.with_comparison(Comparison::Never)
         };
         let plain = recorded().plain().expect("planned").plan().plain_peak;
         let mut named = Vec::new();
