@@ -113,7 +113,7 @@
 //! | `step.rs` | [`Step`]: one training step |
 //! | `step/run.rs` | runs a program: an operation that is listed twice is recomputed here |
 //! | `step/plans.rs` | plans that are kept, and changed steps |
-//! | `comparison.rs` | [`Comparison`]: whether a step is compared with its recording |
+//! | `comparison.rs` | [`Comparison`]: how often a step is compared with its recording |
 //! | `autodiff_time.rs` | what burn's own loop takes beyond the operations of a step |
 //! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |

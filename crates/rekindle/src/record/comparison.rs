@@ -1,6 +1,8 @@
-//! Whether a step is compared with its recording.
+//! How often a step is compared with its recording, and the cost of that.
 
-/// Whether a step is compared with its recording. A comparison records the step again and detects every difference: a
+use std::time::Duration;
+
+/// How often a step is compared with its recording. A comparison records the step again and detects every difference: a
 /// branch of Rust code, a number, a changed `dropout.prob`, a `detach`.
 ///
 /// Independent of this, every step compares the shapes of the batch, and the module's parameters in order: their ids,
@@ -10,6 +12,29 @@ pub enum Comparison {
     /// In every step. [`PlanSummary::comparison_time`](super::PlanSummary::comparison_time) is the time it takes.
     #[default]
     EveryStep,
+    /// In the first three steps, and then as often as 1% of the time allows. A change is detected only at the next
+    /// comparison: until then steps use the old recording. After a change, every step is compared.
+    Sampled,
     /// Never, for a step that depends on nothing but the shapes and the parameters: any other change is missed.
     Never,
+}
+
+/// The number of first steps that are all compared, to find numbers that change with every step.
+const FIRST: u64 = 3;
+
+/// Share of the time for sampled comparisons.
+const SAMPLED: f64 = 0.01;
+
+impl Comparison {
+    /// The next step to be compared after this one, which took some time, if a comparison takes this `time`; `changed` is
+    /// whether any differed.
+    pub(super) fn next(self, time: Duration, step: u64, changed: bool, step_time: Duration) -> u64 {
+        let every = match self {
+            Self::Never => return u64::MAX,
+            Self::EveryStep => 1.0,
+            Self::Sampled if changed || step < FIRST => 1.0,
+            Self::Sampled => (time.as_secs_f64() / (SAMPLED * step_time.as_secs_f64())).ceil(),
+        };
+        step + every.clamp(1.0, 1e6) as u64
+    }
 }

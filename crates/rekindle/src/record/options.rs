@@ -56,7 +56,7 @@ pub(super) struct Options {
     pub(super) count: Count,
     /// Whether values are checked.
     pub(super) check: bool,
-    /// Whether the step is compared with its recording.
+    /// How often the step is compared with its recording.
     pub(super) comparison: Comparison,
     /// Whether kernels may be chosen by dry runs.
     pub(super) dry_runs: bool,

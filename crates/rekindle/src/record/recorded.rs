@@ -177,7 +177,7 @@ where
         self
     }
 
-    /// Whether the step is compared with its recording. A comparison records it again, which takes memory on the host; the
+    /// How often the step is compared with its recording. A comparison records it again, which takes memory on the host; the
     /// budget of a step on the CPU counts it.
     #[must_use]
     pub fn with_comparison(mut self, how: Comparison) -> Self {

@@ -12,7 +12,7 @@ use rekindle_plan::{
 };
 
 use super::{
-    RecordError,
+    Comparison, RecordError,
     options::Planning,
     plan_summary::PlanSummary,
     planned::PlannedRecording,
@@ -49,6 +49,8 @@ struct State<A> {
     /// The most recently used first.
     plans: Vec<Rc<PlannedRecording<A>>>,
     steps: u64,
+    /// The next step that is compared with its recording.
+    compare_next: u64,
     /// How often a step differed from its recording although its batch had the same shapes.
     changed: u64,
     /// The growth in bytes for which a step was last planned again.
@@ -63,6 +65,7 @@ where
     F: Fn(&M, I) -> R,
 {
     pub(super) fn new(step: F, planning: Planning, first: PlannedRecording<R::Auxiliary>) -> Self {
+        let compares = planning.options.comparison != Comparison::Never;
         Self {
             step,
             planning,
@@ -71,6 +74,7 @@ where
             state: RefCell::new(State {
                 plans: vec![Rc::new(first)],
                 steps: 0,
+                compare_next: if compares { 1 } else { u64::MAX },
                 changed: 0,
                 grown: None,
             }),

@@ -1,6 +1,6 @@
 //! The plans of a step: stored by the shapes of their batches, compared with the step, and made again when needed.
 
-use std::{cell::Cell, collections::HashMap, rc::Rc};
+use std::{cell::Cell, collections::HashMap, rc::Rc, time::Duration};
 
 use burn::{
     module::{Module, ParamId},
@@ -181,8 +181,7 @@ where
         let peak = || on_host.map_or(Bytes::ZERO, |meter| meter.read().peak_in_use_bytes);
         let mut begun = Bytes::ZERO;
         let mut auxiliary_now = None;
-        let compares = self.planning.options.comparison == Comparison::EveryStep;
-        let place = if let Some(place) = known.filter(|_| !compares) {
+        let place = if let Some(place) = known.filter(|_| state.steps < state.compare_next) {
             place
         } else {
             let mut before = Bytes::ZERO;
@@ -235,9 +234,9 @@ where
                         expected: now.expected.map(|bytes| bytes + later),
                         ..now
                     };
-                    let comparison_bytes = match compares {
-                        true => peak() - before,
-                        false => Bytes::ZERO,
+                    let comparison_bytes = match self.planning.options.comparison {
+                        Comparison::Never => Bytes::ZERO,
+                        _ => peak() - before,
                     };
                     let given = given(&recorded.0, model, batch);
                     let new = MeasuredRecording::new(recorded, shapes, comparison_bytes, &planning);
@@ -340,6 +339,18 @@ where
         let peak = again.numbers.predicted_peak;
         state.plans.insert(0, Rc::new(again));
         Ok(peak)
+    }
+
+    /// Decides when the step is compared with its recording next.
+    pub(super) fn schedule_comparison(&self, step_time: Duration) {
+        let mut state = self.state.borrow_mut();
+        if state.steps >= state.compare_next {
+            let (how, time) = (
+                self.planning.options.comparison,
+                self.planning.comparison_time,
+            );
+            state.compare_next = how.next(time, state.steps, state.changed > 0, step_time);
+        }
     }
 }
 

@@ -216,6 +216,7 @@ where
         readings.phases.end(readings.phase);
         let refused = recording.check_device(meter);
         let done = done.and_then(|done| refused.map(|()| done));
+        self.schedule_comparison(readings.started.elapsed());
         let done = done.flatten()?;
         if self.planning.options.check {
             done.check(recording)?;

@@ -227,7 +227,7 @@ fn comparing_stays_within_the_budget() {
 }
 
 #[test]
-fn a_step_that_is_not_compared_misses_what_changes() {
+fn fewer_comparisons_miss_what_changes_between_them() {
     own_process!();
     let device = Device::flex().autodiff();
     let model = LinearConfig::new(6, 5).init(&device);
@@ -235,7 +235,12 @@ fn a_step_that_is_not_compared_misses_what_changes() {
     let loss =
         |model: &Linear, input: Tensor<2>| model.forward(input).square().mean() * weight.get();
     let input = Tensor::<2>::random([4, 6], Distribution::Default, &device);
-    for (how, in_second, in_third) in [(Comparison::EveryStep, 1, 2), (Comparison::Never, 0, 0)] {
+    // Sampled steps are the first three, and so short a step is not compared again for many.
+    for (how, in_second, in_third) in [
+        (Comparison::EveryStep, 1, 2),
+        (Comparison::Sampled, 1, 2),
+        (Comparison::Never, 0, 0),
+    ] {
         weight.set(1.0);
         let recorded = rekindle::record(&model, &input, loss).expect("recorded");
         let step = recorded.with_comparison(how).plain().expect("planned");
@@ -246,8 +251,21 @@ fn a_step_that_is_not_compared_misses_what_changes() {
         };
         changed(1.0);
         assert_eq!(changed(2.0), in_second, "{how:?}");
+        // After a change, sampled steps are all compared, too.
         assert_eq!(changed(3.0), in_third, "{how:?}");
     }
+    weight.set(1.0);
+    let recorded = rekindle::record(&model, &input, loss).expect("recorded");
+    let step = recorded
+        .with_comparison(Comparison::Sampled)
+        .plain()
+        .expect("planned");
+    for _ in 0..5 {
+        step.run(&model, input.clone()).expect("run");
+    }
+    weight.set(2.0);
+    step.run(&model, input.clone()).expect("run");
+    assert_eq!(step.recordings(), (1, 0), "missed");
 }
 
 /// Deep enough that a budget recomputes something.
