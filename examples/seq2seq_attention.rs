@@ -19,7 +19,11 @@ use burn::{
     prelude::*,
     tensor::{Distribution, activation::softmax},
 };
-use rekindle::{ChunkedCrossEntropy, meter::PhaseReading, record::Estimate};
+use rekindle::{
+    ChunkedCrossEntropy,
+    meter::PhaseReading,
+    record::{Assumed, Estimate},
+};
 use rekindle_plan::{Bytes, Planner};
 
 #[global_allocator]
@@ -234,7 +238,7 @@ fn row(step: usize, phase: &str, end: Bytes, peak: Bytes, seconds: f64) {
 /// By shapes alone: the plain peak, Adam's state included, and the smallest budget that a plan was found for.
 fn estimate(name: &str, sizes: Sizes, loss: Loss) -> Result<(), Box<dyn Error>> {
     let make = |device: &Device| (Translator::new(sizes, device), sentences(sizes, device));
-    let estimate: Estimate = rekindle::estimate(make, loss)?;
+    let estimate: Estimate = rekindle::estimate(Assumed::default(), make, loss)?;
     let state = Bytes(2 * estimate.parameter_bytes.0);
     println!(
         "{name}: {} operations, plain {}, smallest budget {}",

@@ -101,7 +101,7 @@ impl Estimated<'_> {
             held: held + accumulated + on_host,
         };
         let loss = loss_of_part(settings.accumulate);
-        Ok(record::estimate_with(assumed, make, loss)?)
+        Ok(record::estimate(assumed, make, loss)?)
     }
 }
 

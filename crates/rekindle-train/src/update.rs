@@ -15,8 +15,7 @@ pub use rekindle::record::Updates;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum UpdateChoice {
-    /// After the backward pass; in it where a budget is not met otherwise, and with `on_nonfinite = "continue"` also where
-    /// that is faster.
+    /// After the backward pass; in it where a budget is not met otherwise.
     #[default]
     Auto,
     /// After the backward pass.
@@ -46,8 +45,7 @@ impl From<Update> for UpdateChoice {
     }
 }
 
-/// Which updates the plans of a training may have, within a budget or without one. A step that fails after its first update
-/// cannot be undone, so with `on_nonfinite = "stop"` a shorter time alone is not a reason for updates in the backward pass.
+/// Which updates the plans of a training may have, within a budget or without one.
 #[must_use]
 pub fn updates(settings: &TrainSettings, within_a_budget: bool) -> Updates {
     if let Some(update) = settings.update.fixed() {
@@ -56,10 +54,7 @@ pub fn updates(settings: &TrainSettings, within_a_budget: bool) -> Updates {
     if !within_a_budget || in_backward_refused(settings).is_some() {
         return Updates::One(Update::After);
     }
-    match settings.on_nonfinite {
-        OnNonFinite::Continue => Updates::ToFitOrFaster,
-        OnNonFinite::Stop | OnNonFinite::Skip => Updates::ToFit,
-    }
+    Updates::ToFit
 }
 
 /// Checks that a training can update its parameters as configured.
@@ -102,7 +97,7 @@ mod tests {
     use rekindle::dtype::Dtype;
 
     #[test]
-    fn time_alone_is_a_reason_only_where_no_step_need_be_taken_back() {
+    fn a_budget_is_a_reason_only_where_no_step_need_be_taken_back() {
         let allowed = |update, on_nonfinite, accumulate, budget| {
             let settings = TrainSettings {
                 update,
@@ -115,8 +110,8 @@ mod tests {
         let auto = UpdateChoice::Auto;
         let after = Updates::One(Update::After);
         assert_eq!(allowed(auto, OnNonFinite::Stop, 1, true), Updates::ToFit);
-        let faster = allowed(auto, OnNonFinite::Continue, 1, true);
-        assert_eq!(faster, Updates::ToFitOrFaster);
+        let to_fit = allowed(auto, OnNonFinite::Continue, 1, true);
+        assert_eq!(to_fit, Updates::ToFit);
         assert_eq!(allowed(auto, OnNonFinite::Continue, 1, false), after);
         assert_eq!(allowed(auto, OnNonFinite::Skip, 1, true), after);
         assert_eq!(allowed(auto, OnNonFinite::Stop, 2, true), after);

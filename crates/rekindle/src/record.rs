@@ -181,7 +181,7 @@ mod ways;
 pub(crate) use bridge::{marking, merge_recorded, without_graph};
 pub use comparison::Comparison;
 pub use error::RecordError;
-pub use estimate::{Assumed, Estimate, estimate, estimate_with};
+pub use estimate::{Assumed, Estimate, estimate};
 pub use exchange::{ExchangeReading, Exchanges, TimedExchange};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
@@ -202,5 +202,3 @@ pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
 pub use staged::{AlikeTensors, Order, SpanChange, StagedPlan, action};
 pub use step::Step;
 pub use update::{InBackwardBecause, Update, Updates};
-#[doc(hidden)]
-pub use ways::{Candidate, Chosen, Way, Ways};

@@ -8,7 +8,7 @@ use rekindle::{
     record::{Kernels, PlanSummary, Update},
     size::Size,
 };
-use rekindle_plan::{Bytes, PlanError, Planner, Request};
+use rekindle_plan::{Bytes, PlanError, Planner};
 use rekindle_train::{
     fit::{Breakdown, spread},
     kernels,
@@ -149,16 +149,9 @@ impl Estimate {
             fits,
             peak: Breakdown::new(&known, &config.training, plan),
         };
-        let within = |planner, most| Request {
-            planner,
-            ..Request::within(most)
-        };
-        let plain = step.plan(&Request {
-            planner: Planner::None,
-            ..Request::default()
-        })?;
+        let plain = step.plan(None, Planner::None)?;
         let plain_fits = match most {
-            Some(most) => Some(step.try_plan(&within(Planner::None, most))?.is_ok()),
+            Some(_) => Some(step.try_plan(most, Planner::None)?.is_some()),
             None => None,
         };
         let exceeded = most.filter(|_| plain_fits == Some(false));
@@ -170,19 +163,21 @@ impl Estimate {
             None => false,
         };
         let mut segments = None;
-        if let (Some(most), false) = (exceeded, asked) {
+        if exceeded.is_some() && !asked {
             for count in spread(stages.len()) {
-                let equal = within(Planner::Segments(Some(count)), most);
-                if let Ok(equal) = step.try_plan(&equal)? {
+                let equal = step.try_plan(exceeded, Planner::Segments(Some(count)))?;
+                if let Some(equal) = equal {
                     segments = Some(column(&equal, Some(true)));
                     break;
                 }
             }
         }
         let found = match (wanted, exceeded) {
-            (Some(ScheduleRequest::Plan(request)), _) => Some(step.plan(request)),
+            (Some(ScheduleRequest::Plan(request)), _) => {
+                Some(step.plan(request.budget, request.planner))
+            }
             (Some(ScheduleRequest::Given(file)), _) => Some(step.plan_given(file)),
-            (None, Some(most)) => Some(step.plan(&within(Planner::Optimal, most))),
+            (None, Some(_)) => Some(step.plan(exceeded, Planner::Optimal)),
             (None, None) => None,
         };
         let (found, refused) = match found.transpose() {

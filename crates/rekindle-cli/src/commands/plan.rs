@@ -52,10 +52,6 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
         device,
         schedule,
     } = ranks::settled(ranks, train::asked(&training))?;
-    let all = Request {
-        planner: args.schedule.planner.unwrap_or_default(),
-        ..Request::default()
-    };
     let data = config.open_data()?;
     let job = Job {
         schedule,
@@ -65,7 +61,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     let mut step = profile::measured(&job, &device)?;
     let speaks = ranks.rank() == 0;
     let outcome = match args.frontier {
-        true => match step.frontier(&job, all) {
+        true => match step.frontier(&job, args.schedule.planner.unwrap_or_default()) {
             Ok(points) if speaks => output::answer(args.answer.json, &points, frontier_text),
             points => points.map(drop).map_err(Failure::from),
         },
@@ -103,9 +99,10 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         _ => step,
     };
     if args.frontier {
-        return output::answer(args.answer.json, &step.frontier(request)?, frontier_text);
+        let frontier = step.frontier(request.planner)?;
+        return output::answer(args.answer.json, &frontier, frontier_text);
     }
-    show(args, &step.plan(&request)?, 0)
+    show(args, &step.plan(request.budget, request.planner)?, 0)
 }
 
 /// Shows a plan; `batch` is this rank's if the plan is for several ranks.

@@ -1,7 +1,7 @@
 //! Whether a model of one size fits: plain, in equal segments, under a plan.
 
-use rekindle::record::{Candidate, Update, Updates, Way, Ways};
-use rekindle_plan::{Bytes, Planner, Request};
+use rekindle::record::{Update, Updates};
+use rekindle_plan::{Bytes, Planner};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -53,8 +53,8 @@ impl ScheduleKind {
         }
     }
 
-    /// The schedule that a training within a budget makes, if it takes at most `slowdown` plain steps. `step` gives a step
-    /// with either update.
+    /// The fastest schedule that a training within a budget makes, if it takes at most `slowdown` plain steps. `step` gives a
+    /// step with either update.
     ///
     /// # Errors
     ///
@@ -66,42 +66,25 @@ impl ScheduleKind {
         budget: Bytes,
         slowdown: f64,
     ) -> Result<Option<Planned>, E> {
-        let plan = |way: Way| {
-            let step = step(way.update)?;
-            let fastest = self.fastest(&step, budget)?;
-            Ok::<_, E>(fastest.map(|plan| Candidate {
-                step: plan.summary.predicted_time,
-                recomputes: plan.summary.recomputes(),
-                plan,
-            }))
-        };
-        let alone =
-            |own: Result<Option<Bytes>, ()>| Ok(own.unwrap_or_default().map(|least| (0, least)));
-        let chosen = Ways::of(updates).choose(plan, alone)?.ok();
-        let chosen = chosen.map(|(plan, _)| plan);
-        Ok(chosen.filter(|plan| plan.summary.slowdown() <= slowdown))
-    }
-
-    /// The fastest schedule within a budget, or the smallest budget that one fits.
-    fn fastest(
-        self,
-        step: &MeasuredStep,
-        budget: Bytes,
-    ) -> Result<Result<Planned, Bytes>, RunError> {
         let time = |plan: &Planned| plan.summary.predicted_time.0;
-        let mut fastest: Result<Planned, Bytes> = Err(Bytes::MAX);
-        for planner in self.planners(step.chain.stages.len()) {
-            let request = Request {
-                planner,
-                ..Request::within(budget)
-            };
-            fastest = match (step.try_plan(&request)?, fastest) {
-                (Ok(plan), Ok(other)) if time(&other) <= time(&plan) => Ok(other),
-                (Ok(plan), _) | (Err(_), Ok(plan)) => Ok(plan),
-                (Err(smallest), Err(other)) => Err(other.min(smallest)),
-            };
+        let mut fastest: Option<Planned> = None;
+        for &update in updates.each() {
+            // The next update is tried only to fit.
+            if fastest.is_some() {
+                break;
+            }
+            let step = step(update)?;
+            for planner in self.planners(step.chain.stages.len()) {
+                let faster = |plan: &Planned| {
+                    let other = fastest.as_ref();
+                    other.is_none_or(|other| time(plan) < time(other))
+                };
+                if let Some(plan) = step.try_plan(Some(budget), planner)?.filter(faster) {
+                    fastest = Some(plan);
+                }
+            }
         }
-        Ok(fastest)
+        Ok(fastest.filter(|plan| plan.summary.slowdown() <= slowdown))
     }
 }
 
@@ -150,7 +133,7 @@ mod tests {
     #[test]
     fn a_plan_that_takes_too_long_does_not_fit() {
         let step = equal(16, 1, Update::After);
-        let plain = step.plan(&Request::default()).expect("no budget");
+        let plain = step.plan(None, Planner::None).expect("no budget");
         let budget = Bytes(plain.summary.predicted_peak.0 - 60);
         let fits = |way: ScheduleKind, slowdown| {
             let step = |_| Ok::<_, RunError>(step.clone());
@@ -168,7 +151,7 @@ mod tests {
     #[test]
     fn a_plan_updates_in_the_backward_pass_where_a_training_would() {
         let after = equal(100, 100, Update::After);
-        let plain = after.plan(&Request::default()).expect("no budget");
+        let plain = after.plan(None, Planner::None).expect("no budget");
         let plain = plain.summary.predicted_peak;
         let fits = |updates, share: f64| {
             let budget = Bytes((plain.0 as f64 * share) as u64);

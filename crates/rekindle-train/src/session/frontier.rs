@@ -1,6 +1,6 @@
 //! The memory/time frontier of a planner.
 
-use rekindle_plan::{Bytes, PlanError, Planner, Request};
+use rekindle_plan::{Bytes, PlanError, Planner};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -47,18 +47,11 @@ impl Frontier {
 
 /// The frontier at some budgets; `plan` makes one plan.
 pub(super) fn frontier(
-    request: Request,
-    mut plan: impl FnMut(Request) -> Result<Planned, RunError>,
+    planner: Planner,
+    mut plan: impl FnMut(Option<Bytes>, Planner) -> Result<Planned, RunError>,
 ) -> Result<Frontier, RunError> {
-    let mut plan = |budget, planner| {
-        plan(Request {
-            budget,
-            planner,
-            ..request
-        })
-    };
     let plain = plan(None, Planner::None)?.summary;
-    let smallest = match plan(Some(Bytes::ZERO), request.planner) {
+    let smallest = match plan(Some(Bytes::ZERO), planner) {
         Ok(planned) => planned.summary.predicted_peak,
         Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
         Err(error) => return Err(error),
@@ -70,9 +63,9 @@ pub(super) fn frontier(
     for place in 0..=BUDGETS {
         let budget = Bytes(smallest.0 + room * place / BUDGETS);
         // The smallest budget was found while another plan was in memory.
-        if let Ok(planned) = plan(Some(budget), request.planner) {
+        if let Ok(planned) = plan(Some(budget), planner) {
             points.push(planned.summary);
         }
     }
-    Ok(Frontier::new(request.planner, points))
+    Ok(Frontier::new(planner, points))
 }

@@ -3,7 +3,7 @@
 //! The file is a chain ([`Chain::from_json`]) with one more key, `profile`: data that exact plans for the device need
 //! and a chain cannot express. Without it, plans are made for the chain's numbers without a reserve.
 
-use rekindle_plan::{Bytes, Chain, ChainError, Planner, Request, chain_frontier};
+use rekindle_plan::{Bytes, Chain, ChainError, Planner, chain_frontier};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -108,29 +108,31 @@ impl MeasuredStep {
     /// # Errors
     ///
     /// If there is no such plan.
-    pub fn plan(&self, request: &Request) -> Result<Planned, RunError> {
-        let smallest = |planner| match self.numbers(Some(Bytes::ZERO), planner) {
+    pub fn plan(&self, budget: Option<Bytes>, planner: Planner) -> Result<Planned, RunError> {
+        let smallest = || match self.numbers(Some(Bytes::ZERO), Planner::Auto) {
             Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
             _ => None,
         };
-        let planner = request.planner;
-        match self.numbers(request.budget, planner) {
+        match self.numbers(budget, planner) {
             Ok(plan) => Ok(self.planned(plan)),
             Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, smallest)),
         }
     }
 
-    /// Like [`plan`](Self::plan); if no plan fits, returns the smallest budget for which this planner finds one.
+    /// Like [`plan`](Self::plan), if any plan fits.
     ///
     /// # Errors
     ///
-    /// If the request is invalid.
-    pub fn try_plan(&self, request: &Request) -> Result<Result<Planned, Bytes>, RunError> {
-        let planner = request.planner;
-        match self.numbers(request.budget, planner) {
-            Ok(plan) => Ok(Ok(self.planned(plan))),
-            Err(RecordError::Infeasible { smallest, .. }) => Ok(Err(smallest)),
-            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, |_| None)),
+    /// If the planner cannot plan this step.
+    pub fn try_plan(
+        &self,
+        budget: Option<Bytes>,
+        planner: Planner,
+    ) -> Result<Option<Planned>, RunError> {
+        match self.numbers(budget, planner) {
+            Ok(plan) => Ok(Some(self.planned(plan))),
+            Err(RecordError::Infeasible { .. }) => Ok(None),
+            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, || None)),
         }
     }
 
@@ -154,16 +156,13 @@ impl MeasuredStep {
     /// # Errors
     ///
     /// See [`plan`](Self::plan).
-    pub fn frontier(&self, request: Request) -> Result<Frontier, RunError> {
+    pub fn frontier(&self, planner: Planner) -> Result<Frontier, RunError> {
         if self.profile.is_some() {
-            return frontier(request, |request| self.plan(&request));
+            return frontier(planner, |budget, planner| self.plan(budget, planner));
         }
-        let plain = self.plan(&Request {
-            planner: Planner::None,
-            ..Request::default()
-        })?;
+        let plain = self.plan(None, Planner::None)?;
         let (chain, optimizer) = (&self.chain, &self.chain.optimizer);
-        let points = chain_frontier(chain, request.planner, |plan| {
+        let points = chain_frontier(chain, planner, |plan| {
             let peak = plan.simulated.peak.max(chain.optimizer_peak());
             PlanSummary {
                 planner: plan.planner,
@@ -176,9 +175,8 @@ impl MeasuredStep {
                 ..plain.summary.clone()
             }
         });
-        let planner = request.planner;
         let points =
-            points.map_err(|error| refused(error.into(), Some(planner), Bytes::ZERO, |_| None))?;
+            points.map_err(|error| refused(error.into(), Some(planner), Bytes::ZERO, || None))?;
         Ok(Frontier::new(planner, points))
     }
 

@@ -1,7 +1,7 @@
 //! Plans as files: a schedule with its predicted cost, and the chain that it was made for.
 
 use rekindle::record::{Order, PlanSummary};
-use rekindle_plan::{Chain, Stage, schedule::written};
+use rekindle_plan::{Stage, schedule::written};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,6 @@ use super::{Planned, RunError};
 
 /// Format tag of [`PlanFile`].
 pub const PLAN_FORMAT: &str = "rekindle-plan/2";
-
-/// Measured sizes of the same stage may differ by the inverse of this, and by a tensor's overhead.
-const SIZE_TOLERANCE: u64 = 20;
-const TENSOR_OVERHEAD: u64 = 2048;
 
 /// What `plan -o` writes and `train --plan` reads.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +19,7 @@ pub struct PlanFile {
     /// The plan in numbers.
     #[serde(flatten)]
     pub plan: PlanSummary,
-    /// The stages that the plan is for, by whose names and sizes `train` recognises the model.
+    /// The stages that the plan is for.
     stages: Vec<Stage>,
     /// The passes of a step over its stages in order, each a string such as `forward 3`; a `forward` that comes again
     /// recomputes some or all of a stage's operations. For a chain without a profile, `forward_keep` also keeps the
@@ -81,38 +77,5 @@ impl PlanFile {
         planned.summary.planner = self.plan.planner;
         planned.summary.segments.clone_from(&self.plan.segments);
         planned
-    }
-
-    /// Rejects a plan that was made for another model or batch.
-    pub(super) fn check(&self, chain: &Chain) -> Result<(), RunError> {
-        let refused = |message: String| {
-            RunError::Refused(format!("the plan was made for another model: {message}"))
-        };
-        if self.stages.len() != chain.stages.len() {
-            return Err(refused(format!(
-                "it has {} stages, this one has {}",
-                self.stages.len(),
-                chain.stages.len()
-            )));
-        }
-        for (stage, (planned, actual)) in self.stages.iter().zip(&chain.stages).enumerate() {
-            if planned.name != actual.name || planned.param_bytes != actual.param_bytes {
-                return Err(refused(format!(
-                    "its stage {stage} is `{}` with {} of parameters, this one's is `{}` with {}",
-                    planned.name.escape_debug(),
-                    planned.param_bytes,
-                    actual.name,
-                    actual.param_bytes
-                )));
-            }
-            let difference = planned.output_bytes.0.abs_diff(actual.output_bytes.0);
-            if difference > actual.output_bytes.0 / SIZE_TOLERANCE + TENSOR_OVERHEAD {
-                return Err(refused(format!(
-                    "its stage {stage} gives {}, this one's gives {} (another batch size?)",
-                    planned.output_bytes, actual.output_bytes
-                )));
-            }
-        }
-        Ok(())
     }
 }

@@ -2,9 +2,11 @@
 
 use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, graph::GraphPlanError};
 
-use super::{Frontier, Job, MeasuredStep, Planned, RunError, ScheduleRequest, frontier::frontier};
+use super::{
+    Frontier, Job, MeasuredStep, PlanFile, Planned, RunError, ScheduleRequest, frontier::frontier,
+};
 use crate::{engine::Engine, history::PENDING, settings::OnNonFinite};
-use rekindle::record::{RecordError, StagedPlan, Update};
+use rekindle::record::{Order, RecordError, StagedPlan, Update, Wanted};
 
 /// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.
 const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
@@ -36,10 +38,9 @@ impl Engine {
     ///
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
-        self.check(job, asked)?;
-        let (planner, file) = match asked {
-            ScheduleRequest::Plan(request) => (Some(request.planner), None),
-            ScheduleRequest::Given(file) => (None, Some(file)),
+        let (planner, wanted): (_, Wanted) = match asked {
+            ScheduleRequest::Plan(request) => (Some(request.planner), request.planner.into()),
+            ScheduleRequest::Given(file) => (None, self.order_of(job, file)?.into()),
         };
         let step = &mut self.step;
         // So that the reported budgets also suffice for the same run with a folder.
@@ -47,30 +48,24 @@ impl Engine {
             Some(_) => Bytes::ZERO,
             None => RUN_DIR_BYTES,
         };
-        step.plan_anew(asked.budget(), asked.wanted()?)
-            .map_err(|error| refused(error, planner, more, |any| step.smallest_budget(any)))?;
+        step.plan_anew(asked.budget(), wanted)
+            .map_err(|error| refused(error, planner, more, || step.smallest_budget()))?;
         let planned = self.planned(job);
-        Ok(match file {
-            Some(file) => file.named(planned),
-            None => planned,
+        Ok(match asked {
+            ScheduleRequest::Plan(_) => planned,
+            ScheduleRequest::Given(file) => file.named(planned),
         })
     }
 
-    /// Fails if a schedule that was made before is for another step.
-    fn check(&self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<(), RunError> {
-        let ScheduleRequest::Given(file) = asked else {
-            return Ok(());
-        };
-        let staged = self.staged_plan(job);
-        file.check(&staged.chain)?;
-        let recording = staged.order.map_or(0, |order| order.recording);
-        let order = file.order_of(recording)?;
-        if !order.offloaded.is_empty() && job.host.is_none() {
-            return Err(RunError::Refused(
+    /// What a plan that was made before runs, if it is for this step.
+    fn order_of<'a>(&self, job: &Job<'_>, file: &'a PlanFile) -> Result<&'a Order, RunError> {
+        let order = file.order_of(self.step.profile().recording)?;
+        match order.offloaded.is_empty() || job.host.is_some() {
+            true => Ok(order),
+            false => Err(RunError::Refused(
                 "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`".into(),
-            ));
+            )),
         }
-        Ok(())
     }
 
     /// The fastest plan within another budget, during a run: earlier peaks do not count, and joint decisions of ranks
@@ -82,7 +77,7 @@ impl Engine {
     pub(crate) fn plan_again(&mut self, job: &Job<'_>, budget: Bytes) -> Result<Planned, RunError> {
         let auto = Planner::Auto;
         let planned = self.step.plan_again(Some(budget), auto);
-        planned.map_err(|error| refused(error, Some(auto), Bytes::ZERO, |_| None))?;
+        planned.map_err(|error| refused(error, Some(auto), Bytes::ZERO, || None))?;
         Ok(self.planned(job))
     }
 
@@ -107,8 +102,13 @@ impl Engine {
     /// # Errors
     ///
     /// As [`plan`](Self::plan).
-    pub fn frontier(&mut self, job: &Job<'_>, request: Request) -> Result<Frontier, RunError> {
-        frontier(request, |request| {
+    pub fn frontier(&mut self, job: &Job<'_>, planner: Planner) -> Result<Frontier, RunError> {
+        frontier(planner, |budget, planner| {
+            let request = Request {
+                budget,
+                planner,
+                ..Request::default()
+            };
             self.plan(job, &ScheduleRequest::Plan(request))
         })
     }
@@ -124,47 +124,41 @@ pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], names: &[String])
     chain
 }
 
-/// The error of a planner, or of a given plan; the smallest budget is so much more, and `any` that of a planner.
+/// The error of a planner, or of a given plan; the smallest budget is so much more, and `of_all` that of all planners.
 pub(super) fn refused(
     error: RecordError,
     planner: Option<Planner>,
     more: Bytes,
-    any: impl FnOnce(Planner) -> Option<Bytes>,
+    of_all: impl FnOnce() -> Option<Bytes>,
 ) -> RunError {
-    match (error, planner) {
-        (
-            RecordError::Infeasible {
-                budget,
-                smallest,
-                floor,
-            },
-            Some(planner),
-        ) => {
-            let any = match planner {
-                Planner::Auto => None,
-                _ => any(Planner::Auto),
-            };
-            RunError::Plan(PlanError::Infeasible {
-                planner,
-                budget,
-                smallest: smallest + more,
-                smallest_of_all: any.map_or(smallest, |any| any.min(smallest)) + more,
-                floor,
-            })
-        }
-        (
-            RecordError::Infeasible {
-                budget, smallest, ..
-            },
-            _,
-        ) => RunError::OverBudget {
-            peak: smallest,
+    match error {
+        RecordError::Infeasible {
             budget,
+            smallest,
+            floor,
+        } => match planner {
+            Some(planner) => {
+                let of_all = match planner {
+                    Planner::Auto => None,
+                    _ => of_all(),
+                };
+                RunError::Plan(PlanError::Infeasible {
+                    planner,
+                    budget,
+                    smallest: smallest + more,
+                    smallest_of_all: of_all.map_or(smallest, |all| all.min(smallest)) + more,
+                    floor,
+                })
+            }
+            None => RunError::OverBudget {
+                peak: smallest,
+                budget,
+            },
         },
-        (RecordError::Plan(error), _) => match *error {
+        RecordError::Plan(error) => match *error {
             GraphPlanError::Plan(error) => error.into(),
             error => RecordError::from(error).into(),
         },
-        (error, _) => error.into(),
+        error => error.into(),
     }
 }

@@ -61,9 +61,11 @@ where
         None => Ok(Recording::new(taken, update)),
         Some(place) => {
             let own = taken.parameters.into_iter().find(|own| own.place == place);
-            Err(RecordError::SharedStatistics {
-                path: own.map(|own| own.path).unwrap_or_default(),
-            })
+            let path = own.map(|own| own.path).unwrap_or_default();
+            Err(RecordError::Unrecordable(format!(
+                "two batch norms share the running statistics `{path}`, and both move them in one step. Give a frozen clone \
+                 its own by `.valid().train().no_grad()`, or use one batch norm and `rekindle::reused`"
+            )))
         }
     }
 }
@@ -174,7 +176,9 @@ fn in_scope<A>(
     step: impl FnOnce(&Device) -> Result<Captured<A>, RecordError>,
 ) -> Result<Captured<A>, RecordError> {
     if is_recording() {
-        return Err(RecordError::Nested);
+        return Err(RecordError::Unrecordable(
+            "a step cannot be recorded while another is being recorded on the same thread".into(),
+        ));
     }
     let device = recording_device(device)?;
     let device = device.lock().unwrap_or_else(PoisonError::into_inner);

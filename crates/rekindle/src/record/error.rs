@@ -26,88 +26,15 @@ pub(super) const BACKWARD: &str = "the step calls `backward`";
 #[derive(Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The step was recorded inside another recording.
-    #[error("a step cannot be recorded while another is being recorded on the same thread")]
-    Nested,
     /// burn's recording device reported an error.
     #[error("burn could not record the step: {0}")]
     Capture(String),
-    /// The step reads a tensor's numbers.
-    #[error(
-        "the step reads the value of a tensor, {after}. Decide by tensor operations (`mask_where`, `greater`), or \
-         pass the value in with the batch. `one_hot`, `argwhere`, `mask_select`, `all_close` and a debug build's CTC loss \
-         read values, too"
-    )]
-    ReadsValue {
-        /// Where recording stopped.
-        after: String,
-    },
-    /// The step uses a tensor from outside.
-    #[error(
-        "the step uses a tensor from outside, {after} ({says}). Pass it in with the batch, or hold it in the module. \
-         Or make it on the batch's device: `Tensor::zeros(shape, &x.device())`"
-    )]
-    Outside {
-        /// Where recording stopped.
-        after: String,
-        /// What stopped it.
-        says: String,
-    },
+    /// The step cannot be recorded: what it does, where, and what to do instead.
+    #[error("{0}")]
+    Unrecordable(String),
     /// The loss is not part of the recording.
     #[error("the loss is not computed from the model and the batch that the step is given")]
     LossElsewhere,
-    /// No gradient depends on the loss.
-    #[error("the loss trains nothing: {why}")]
-    TrainsNothing {
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// The step calls `backward`.
-    #[error(
-        "the step calls `backward`, {after}. Return the loss instead: burn's backward pass of it is recorded with the \
-         step, and `Step::run` hands out the gradients"
-    )]
-    Backward {
-        /// Where recording stopped.
-        after: String,
-    },
-    /// Two batch norms of the model share their running statistics.
-    #[error(
-        "two batch norms share the running statistics `{path}`, and both move them in one step. Give a frozen clone its own \
-         by `.valid().train().no_grad()`, or use one batch norm and `rekindle::reused`"
-    )]
-    SharedStatistics {
-        /// The path of the second one.
-        path: String,
-    },
-    /// The step seeds the generator.
-    #[error(
-        "the step seeds the random number generator, {after}. Call `device.seed` before the step"
-    )]
-    Seeds {
-        /// Where recording stopped.
-        after: String,
-    },
-    /// The step moves tensors between devices.
-    #[error(
-        "the step moves a tensor between devices or out of autodiff (`to_device`, `inner`), {after} ({says}). Use `detach` \
-         to cut a gradient, and keep the model on one device. Use a batch norm a second time through \
-         `rekindle::reused(&module)`"
-    )]
-    Moves {
-        /// Where recording stopped.
-        after: String,
-        /// What stopped it.
-        says: String,
-    },
-    /// Another panic.
-    #[error("the step panicked while it was recorded, {after}: {panic}")]
-    Panicked {
-        /// Where recording stopped.
-        after: String,
-        /// The panic's message.
-        panic: String,
-    },
     /// The module's device cannot run recordings.
     #[error(
         "recorded steps run on burn's flex, CUDA and wgpu backends; the model is on another, or it has no parameter \
@@ -246,20 +173,33 @@ impl fmt::Debug for RecordError {
 impl RecordError {
     /// The error for a panic of the step, or of burn below it, after these operations.
     pub(super) fn of_panic(panic: &str, operations: &[OperationIr]) -> Self {
-        let (after, says) = (after(operations), panic.to_owned());
+        let after = after(operations);
         let is = |words: &[&str]| words.iter().any(|word| panic.contains(word));
-        if panic == BACKWARD {
-            Self::Backward { after }
+        Self::Unrecordable(if panic == BACKWARD {
+            format!(
+                "{BACKWARD}, {after}. Return the loss instead: burn's backward pass of it is recorded with the step, and \
+                 `Step::run` hands out the gradients"
+            )
         } else if is(&[READS, "no concrete value", "no initialized value"]) {
-            Self::ReadsValue { after }
+            format!(
+                "the step reads the value of a tensor, {after}. Decide by tensor operations (`mask_where`, `greater`), or \
+                 pass the value in with the batch. `one_hot`, `argwhere`, `mask_select`, `all_close` and a debug build's \
+                 CTC loss read values, too"
+            )
         } else if is(&["seeding is not supported"]) {
-            Self::Seeds { after }
+            format!(
+                "the step seeds the random number generator, {after}. Call `device.seed` before the step"
+            )
         } else if is(&[
             "do not support autodiff",
             "does not support autodiff",
             "Cannot move a tensor",
         ]) {
-            Self::Moves { after, says }
+            format!(
+                "the step moves a tensor between devices or out of autodiff (`to_device`, `inner`), {after} ({panic}). Use \
+                 `detach` to cut a gradient, and keep the model on one device. Use a batch norm a second time through \
+                 `rekindle::reused(&module)`"
+            )
         } else if is(&[
             FOREIGN,
             "same device",
@@ -267,11 +207,13 @@ impl RecordError {
             "Expected",
             "mismatch",
         ]) {
-            Self::Outside { after, says }
+            format!(
+                "the step uses a tensor from outside, {after} ({panic}). Pass it in with the batch, or hold it in the \
+                 module. Or make it on the batch's device: `Tensor::zeros(shape, &x.device())`"
+            )
         } else {
-            let panic = says;
-            Self::Panicked { after, panic }
-        }
+            format!("the step panicked while it was recorded, {after}: {panic}")
+        })
     }
 }
 

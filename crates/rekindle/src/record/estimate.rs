@@ -83,17 +83,17 @@ pub struct Estimate {
 }
 
 /// Estimates a training step for the model and the batch that `make` creates on the given device. Nothing is allocated
-/// and nothing is computed.
+/// and nothing is computed. What the training holds besides the step is `assumed`.
 ///
 /// ```
 /// use burn::{nn::{Linear, LinearConfig}, prelude::*};
-/// use rekindle::plan::{Bytes, Planner};
+/// use rekindle::{plan::{Bytes, Planner}, record::Assumed};
 ///
 /// let make = |device: &Device| {
 ///     let model: Vec<Linear> = (0..48).map(|_| LinearConfig::new(8192, 8192).init(device)).collect();
 ///     (model, Tensor::<2>::empty([65_536, 8192], device))
 /// };
-/// let estimate = rekindle::estimate(make, |model: &Vec<Linear>, input| {
+/// let estimate = rekindle::estimate(Assumed::default(), make, |model: &Vec<Linear>, input| {
 ///     let output = model.iter().fold(input, |x, layer| layer.forward(x));
 ///     output.powf_scalar(2.0).mean()
 /// })?;
@@ -108,23 +108,6 @@ pub struct Estimate {
 ///
 /// See [`record`](super::record).
 pub fn estimate<M, I, R>(
-    make: impl FnOnce(&Device) -> (M, I),
-    step: impl Fn(&M, I) -> R,
-) -> Result<Estimate, RecordError>
-where
-    M: Module,
-    I: TensorTree,
-    R: StepResult,
-{
-    estimate_with(Assumed::default(), make, step)
-}
-
-/// Like [`estimate()`], with assumptions about the training besides the step.
-///
-/// # Errors
-///
-/// See [`record`](super::record).
-pub fn estimate_with<M, I, R>(
     assumed: Assumed<'_>,
     make: impl FnOnce(&Device) -> (M, I),
     step: impl Fn(&M, I) -> R,

@@ -17,7 +17,7 @@ use super::{
     room::Room,
     update::{Update, Updates},
     update_costs::UpdateCosts,
-    ways::{Chosen, Way},
+    ways::Way,
 };
 use crate::{
     meter::{Count, Meter},
@@ -95,7 +95,7 @@ pub(super) struct Planning {
     pub(super) wanted: Wanted,
     pub(super) options: Options,
     /// The way in which it is planned.
-    pub(super) chosen: Chosen,
+    pub(super) way: Way,
     /// The costs of updates after the step and in the backward pass, where plans may have them.
     pub(super) either: [UpdateCosts; 2],
     /// If ranks share the step: which of them keeps the optimizer's state of which parameter, if they divide it.
@@ -150,7 +150,7 @@ impl Planning {
 
     /// The cost of each update.
     pub(super) fn updates(&self) -> UpdateCosts {
-        let Way { update, state } = self.chosen.way;
+        let Way { update, state, .. } = self.way;
         let mut updates = self.either[update as usize].clone();
         if let Some(shards) = &self.shards {
             updates.shards = (state == OptimizerState::Sharded).then(|| shards.clone());
@@ -171,7 +171,7 @@ impl Planning {
 
     /// The cost of all updates of a step together, with the state that none has yet.
     pub(super) fn optimizer(&self, recording: &Recording) -> OptimizerCost {
-        self.updates().together(self.chosen.way.update, recording)
+        self.updates().together(self.way.update, recording)
     }
 
     /// What burn's autodiff takes in a plain step.
@@ -184,7 +184,7 @@ impl Planning {
         match self.shards.is_some() && self.on_host {
             true => staging(
                 recording,
-                self.chosen.way.update,
+                self.way.update,
                 self.updates().most_temporary(recording),
             ),
             false => Bytes::ZERO,

@@ -163,7 +163,7 @@ impl<A> PlannedRecording<A> {
     /// The plan in numbers, with what ranks that share the step send each other.
     pub(super) fn in_numbers(&self, planning: &Planning, ranks: Option<&StepRanks>) -> PlanSummary {
         let recording = &self.measured.recording;
-        let way = planning.chosen.way;
+        let way = planning.way;
         let exchange = |shards: Option<&Shards>| {
             let sent = recording.trained().filter(|_| shards.is_some());
             let sent: Vec<Bytes> = sent.map(|(_, bytes)| bytes).collect();
@@ -198,10 +198,10 @@ impl<A> PlannedRecording<A> {
             plain_peak: numbers.plain_peak.max(planning.until_now),
             plain_time: numbers.plain_time + added(plain) + planning.autodiff_time(recording),
             comparison_time: Seconds(planning.comparison_time.as_secs_f64()),
-            in_backward_because: planning.chosen.in_backward_because,
+            in_backward_because: way.in_backward_because,
             state: shards.map(|shards| StatePlan {
                 chosen: way.state,
-                because: planning.chosen.sharded_because,
+                because: way.sharded_because,
                 whole_bytes: state_bytes(None),
                 sharded_bytes: state_bytes(Some(shards)),
                 sharded_s: exchange(Some(shards))[0]
@@ -287,7 +287,7 @@ pub(super) fn planned<A>(
             (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
         };
         graph.fixed_bytes = base + staging + own_of_plain + state + beside;
-        let gradients = match planning.chosen.way.update {
+        let gradients = match planning.way.update {
             Update::After => measured.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
         };

@@ -23,7 +23,7 @@ use super::{
     recording::Recording,
     room::Room,
     update_costs::UpdateCosts,
-    ways::{Chosen, Way},
+    ways::Way,
 };
 use crate::{
     meter::{Count, HostMeter, Meter, PoolMeter},
@@ -289,7 +289,8 @@ where
     /// # Errors
     ///
     /// If no plan fits (the error contains the smallest budget for which one exists), memory cannot be measured, or
-    /// recordings cannot run on the model's backend.
+    /// recordings cannot run on the model's backend. What was measured is lost then: to try budgets without measuring again,
+    /// begin with [`plain`](Self::plain).
     pub fn within(self, budget: impl Budget) -> Result<Step<M, I, R, F>, RecordError> {
         let budget = budget.size()?;
         let (bytes, free, planner) = match budget {
@@ -298,7 +299,9 @@ where
             Size::Percent(_) => (None, Some(Bytes::ZERO), Planner::None),
         };
         let step = self.measured(bytes, free, planner.into(), &mut |_, _| {})?;
-        step.planned_first(Some(budget), Planner::Auto)
+        // Of a known whole, a percentage is some bytes.
+        let bytes = budget.of(Some(step.plan().plain_peak))?;
+        step.planned_first(Some(bytes), Planner::Auto)
     }
 
     /// The plain step, without recomputing, run by the same interpreter.
@@ -425,9 +428,10 @@ where
                 .map(|reducer| divided.unwrap_or_else(|| Shards::of(model, reducer))),
             until_now: Bytes::ZERO,
             beyond: None,
-            chosen: Chosen {
-                way: Way { update, state },
-                ..Chosen::default()
+            way: Way {
+                update,
+                state,
+                ..Way::default()
             },
             either,
             on_host,

@@ -239,7 +239,9 @@ impl Recording {
         } else {
             "it is a constant"
         };
-        Err(RecordError::TrainsNothing { why })
+        Err(RecordError::Unrecordable(format!(
+            "the loss trains nothing: {why}"
+        )))
     }
 
     /// Tensors that exist before the first operation.

@@ -20,10 +20,10 @@ use super::{
     ranks::{StepRanks, failures},
     staged::{SpanChange, StagedPlan},
     update::Update,
+    ways::How,
 };
 use crate::{
     reduce::{Reducer, Shards},
-    size::Size,
     step_result::StepResult,
     tensor_tree::TensorTree,
 };
@@ -103,15 +103,10 @@ where
     /// The step with its first plan, or the error of any of its ranks, which all make theirs.
     pub(super) fn planned_first(
         mut self,
-        budget: Option<Size>,
+        budget: Option<Bytes>,
         planner: Planner,
     ) -> Result<Self, RecordError> {
-        let plain = self.plan().plain_peak;
-        let ways = self.planning.ways(budget.is_some());
-        let planned = match budget.map(|budget| budget.of(Some(plain))).transpose() {
-            Ok(bytes) => self.plan_in(&ways, bytes, planner.into(), false),
-            Err(error) => Err(error.into()),
-        };
+        let planned = self.plan_in(How::Together, budget, planner.into(), false);
         let failed = match &self.ranks {
             Some(ranks) => failures(&ranks.reducer, 0, planned.err()).1,
             None => planned.err(),
@@ -136,7 +131,7 @@ where
     /// When the step updates its parameters: use [`run`](Self::run) for updates after the step, and
     /// [`run_updating`](Self::run_updating) for updates in the backward pass.
     pub fn update(&self) -> Update {
-        self.planning.chosen.way.update
+        self.planning.way.update
     }
 
     /// The assignment of parameters to ranks, if they divide the optimizer's state in this plan.

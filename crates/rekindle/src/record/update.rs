@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// When a training step updates its parameters.
@@ -32,43 +32,40 @@ impl fmt::Display for Update {
 pub enum Updates {
     /// This one.
     One(Update),
-    /// After the step, or in the backward pass if the budget cannot be met otherwise. A step that fails after its first
-    /// update cannot be undone, so where steps may be undone, a shorter time alone is not a reason for it.
+    /// After the step, or in the backward pass if the budget cannot be met otherwise: a step that fails after its first
+    /// update cannot be undone.
     ToFit,
-    /// Like [`ToFit`](Self::ToFit), and also if it is faster by more than the measurement error.
-    ToFitOrFaster,
 }
 
 impl Updates {
     /// Each of them, in the order in which they are tried.
-    pub(super) fn each(self) -> &'static [Update] {
+    #[must_use]
+    pub fn each(self) -> &'static [Update] {
         match self {
             Self::One(Update::After) => &[Update::After],
             Self::One(Update::InBackward) => &[Update::InBackward],
-            Self::ToFit | Self::ToFitOrFaster => &[Update::After, Update::InBackward],
+            Self::ToFit => &[Update::After, Update::InBackward],
         }
     }
 }
 
-/// Why a plan updates in the backward pass although that was not requested.
+/// Why a plan updates in the backward pass although that was not requested: no plan with an update after the step meets the
+/// budget.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InBackwardBecause {
-    /// No plan with an update after the step meets the budget: the smallest workable one is this.
-    Fits(Bytes),
-    /// Such a plan meets the budget too, but takes this long.
-    Faster(Seconds),
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InBackwardBecause {
+    /// The smallest budget that such a plan would do with.
+    #[serde(rename = "fits")]
+    pub smallest_bytes: Bytes,
 }
 
 impl fmt::Display for InBackwardBecause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fits(smallest) => write!(
-                f,
-                "with updates after the step it takes {smallest} at least"
-            ),
-            Self::Faster(step) => write!(f, "with updates after the step it takes {step}"),
-        }
+        let smallest = self.smallest_bytes;
+        write!(
+            f,
+            "with updates after the step it takes {smallest} at least"
+        )
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         places::Place,
         planned::{Current, PlannedRecording, planned},
         recording::Recording,
-        ways::{Ways, planned_in},
+        ways::{How, planned_in},
     },
     size::Budget,
     step_result::StepResult,
@@ -64,8 +64,7 @@ where
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(), RecordError> {
-        let same = self.planning.same_ways(budget.is_some());
-        self.plan_in(&same, budget, wanted.into(), true)
+        self.plan_in(How::InRun, budget, wanted.into(), true)
     }
 
     /// Like [`plan_again`](Self::plan_again), in any way that its options allow; all ranks call it together.
@@ -79,16 +78,13 @@ where
         budget: Option<Bytes>,
         wanted: impl Into<Wanted>,
     ) -> Result<(), RecordError> {
-        let ways = self.planning.ways(budget.is_some());
-        self.plan_in(&ways, budget, wanted.into(), true)
+        self.plan_in(How::Together, budget, wanted.into(), true)
     }
 
-    /// The smallest budget for which a planner has a plan in any way, on this rank; the step is unchanged.
+    /// The smallest budget for which there is a plan in any way, on this rank; the step is unchanged.
     #[doc(hidden)]
-    pub fn smallest_budget(&mut self, planner: Planner) -> Option<Bytes> {
-        let mut alone = self.planning.ways(true);
-        alone.together = false;
-        match self.plan_in(&alone, Some(Bytes::ZERO), planner.into(), true) {
+    pub fn smallest_budget(&mut self) -> Option<Bytes> {
+        match self.plan_in(How::Alone, Some(Bytes::ZERO), Planner::Auto.into(), true) {
             Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
             _ => None,
         }
@@ -97,7 +93,7 @@ where
     /// Plans in the first of some ways that gives a plan.
     pub(super) fn plan_in(
         &mut self,
-        ways: &Ways,
+        how: How,
         budget: Option<Bytes>,
         wanted: Wanted,
         without_batch: bool,
@@ -109,9 +105,9 @@ where
             expected: None,
         };
         let planning = Planning {
-            until_now: match ways.in_run {
-                true => Bytes::ZERO,
-                false => self.planning.peak_until_now(),
+            until_now: match how {
+                How::InRun => Bytes::ZERO,
+                How::Together | How::Alone => self.planning.peak_until_now(),
             },
             ..self.planning.with_budget(budget, wanted)
         };
@@ -120,7 +116,7 @@ where
         let mut measured = state.plans[own.unwrap_or_default()].measured.clone();
         // Drop the old plan, so that the new one does not count its memory.
         state.plans.clear();
-        match planned_in(ways, &planning, now, &mut measured, self.ranks.as_ref()) {
+        match planned_in(how, &planning, now, &mut measured, self.ranks.as_ref()) {
             Ok((planning, plan)) => {
                 state.plans.push(Rc::new(plan));
                 self.planning = planning;

@@ -4,6 +4,7 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
+use rekindle::record::Assumed;
 use rekindle_plan::{Bytes, Planner};
 
 const DEPTH: u64 = 40;
@@ -25,7 +26,7 @@ fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
         let model: Vec<Linear> = (0..DEPTH).map(|_| layer()).collect();
         (model, Tensor::<2>::empty([ROWS as usize, width], device))
     };
-    let estimate = rekindle::estimate(make, |model: &Vec<Linear>, input| {
+    let estimate = rekindle::estimate(Assumed::default(), make, |model: &Vec<Linear>, input| {
         let output = model.iter().fold(input, |x, layer| layer.forward(x));
         output.mean()
     })

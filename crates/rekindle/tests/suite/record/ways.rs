@@ -52,7 +52,9 @@ fn parameters_are_updated_in_the_backward_pass_where_a_budget_is_not_met_otherwi
     let mut step = within(Updates::ToFit, tight).expect("planned");
     assert_eq!(step.update(), Update::InBackward);
     match step.plan().in_backward_because {
-        Some(InBackwardBecause::Fits(smallest)) => assert!(smallest > tight, "{smallest}"),
+        Some(InBackwardBecause {
+            smallest_bytes: smallest,
+        }) => assert!(smallest > tight, "{smallest}"),
         other => panic!("{other:?}"),
     }
     // A step that is planned again chooses again, and one that is refused stays as it is.
