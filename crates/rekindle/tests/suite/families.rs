@@ -146,7 +146,7 @@ where
 }
 
 /// Shares of the plain step's peak.
-const SHARES: [Option<&str>; 3] = [None, Some("60%"), Some("40%")];
+const SHARES: [Option<&str>; 2] = [None, Some("40%")];
 
 /// The step within a share of the plain step's peak, or within the smallest budget.
 fn planned<'a, M, I, F>(
