@@ -5,12 +5,13 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Output, Stdio},
 };
 
 use crate::{
     history::losses,
     limit::{ACTIVATION, LARGE, ONE_ARENA, limit_below_peak},
+    shell,
     support::{document, folder, messages, program, rekindle},
 };
 
@@ -108,16 +109,10 @@ impl Groups {
 
     /// Runs the program in the inner group.
     fn run(&self, folder: &Path, arguments: &[&str]) -> Output {
-        let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
-        Command::new("sh")
-            .args(["-c", enter])
-            .arg(&self.inner)
-            .arg(assert_cmd::cargo::cargo_bin("rekindle"))
-            .args(arguments)
-            .env("REKINDLE_CACHE", "")
-            .current_dir(folder)
-            .output()
-            .expect("started")
+        let enter = "echo $$ > \"$GROUP/cgroup.procs\"";
+        let mut command = shell::after(enter, folder, arguments);
+        command.env("GROUP", &self.inner);
+        command.output().expect("started")
     }
 }
 
@@ -159,17 +154,9 @@ fn limits_of_control_groups_count_as_the_machines() {
 #[test]
 fn a_budget_beyond_the_limit_of_the_address_space_is_not_started() {
     let folder = folder(MLP);
-    let program = assert_cmd::cargo::cargo_bin("rekindle");
-    let train = "train run.toml --device cpu --budget 1GiB";
-    let output = Command::new("sh")
-        .args([
-            "-c",
-            &format!("ulimit -v 900000; exec {} {train}", program.display()),
-        ])
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder.path())
-        .output()
-        .expect("started");
+    let train = ["train", "run.toml", "--device", "cpu", "--budget", "1GiB"];
+    let output = shell::after("ulimit -v 900000", folder.path(), &train).output();
+    let output = output.expect("started");
     let said = messages(&output);
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(

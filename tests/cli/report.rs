@@ -58,6 +58,14 @@ fn a_page_stands_alone_and_agrees_with_the_record_to_the_byte() {
     let wide = wide.to_str().expect("UTF-8");
     train_config(wide, &run, &["--batch", "128", "--segments", "2"]);
     let page = report(&[&run]);
+    // What was typed, and by which version.
+    for told in [
+        "rekindle train ",
+        "--batch 128 --segments 2",
+        concat!(", rekindle ", env!("CARGO_PKG_VERSION")),
+    ] {
+        assert!(page.contains(told), "{told}");
+    }
 
     let nothing_loaded = page.replace("http://www.w3.org/2000/svg", "");
     for loads in [
@@ -113,18 +121,6 @@ fn a_page_stands_alone_and_agrees_with_the_record_to_the_byte() {
         (true, true),
         "{hint}"
     );
-}
-
-#[test]
-fn a_page_names_the_command_that_was_typed() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let run = folder.path().join("run");
-    train(&run, &["--segments", "2"]);
-    let page = report(&[&run]);
-    let command = "rekindle train configs/parity/mlp.toml --device cpu -o ";
-    assert!(page.contains(command), "{command}");
-    let version = concat!(", rekindle ", env!("CARGO_PKG_VERSION"));
-    assert!(page.contains(version), "{version}");
 }
 
 #[test]
