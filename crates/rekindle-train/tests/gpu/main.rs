@@ -13,6 +13,10 @@ mod compare;
 mod models;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 #[path = "../../../rekindle/tests/suite/record_parity/models.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the library's parity tests, which use all of it"
+)]
 mod recorded_models;
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
