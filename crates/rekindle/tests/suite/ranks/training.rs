@@ -17,8 +17,8 @@ use rekindle_plan::{
     graph::{GraphPlanError, OperationId, plan_graph, simulate},
 };
 
-use super::{Mlp, Normed, Silent, Task, Transformer, Wide, parameters, ranks};
-use crate::compare::{Trace, assert_same};
+use super::{Mlp, Normed, Silent, Task, Transformer, Wide, ranks};
+use crate::compare::{Trace, assert_same, state_of};
 
 const RATE: f64 = 1e-2;
 
@@ -91,7 +91,7 @@ fn alone<T: Task>(model: &T::Model, batches: &[T::Batch], way: Way) -> Trace {
         model = optimizer.step(RATE, model, gradients);
     }
     // The last update of running statistics waits.
-    trace.extend(parameters(&model.valid()));
+    trace.extend(state_of(&model));
     trace
 }
 
@@ -161,7 +161,7 @@ fn shared<T: Task>(rank: InProcess, (model, batches): (&T::Model, &[T::Batch]), 
         let loss = loss.into_scalar::<f32>();
         trace.push((format!("loss of step {number}"), vec![loss]));
     }
-    trace.extend(parameters(&model));
+    trace.extend(state_of(&model));
     trace
 }
 
