@@ -1,4 +1,4 @@
-//! Models of eleven kinds beside plain burn loops, for five steps each, with and without a budget: loss, every gradient, and
+//! Models of ten kinds beside plain burn loops, for five steps each, with and without a budget: loss, every gradient, and
 //! every tensor of the model after each update, running statistics included, bit for bit. No peak exceeds its budget.
 
 mod models;
