@@ -187,6 +187,11 @@ fn updates_on_the_way_are_those_of_the_ordinary_step() {
         },
         |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
     );
+}
+
+#[test]
+fn updates_of_words_on_the_way_are_those_of_the_ordinary_step() {
+    own_process!();
     let words = |device: &Device, most: f64| -> Tensor<2, Int> {
         Tensor::random([24, 12], Distribution::Uniform(0.0, most), device)
     };
