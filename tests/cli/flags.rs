@@ -225,14 +225,11 @@ fn a_budget_that_gradients_exceed_is_met_by_updates_in_backward() {
 
     let between = format!("{}B", (in_backward + after) / 2);
     let same = |record: &Value| assert_eq!(record["last_loss"], plain["last_loss"]);
-    let within = |record: &Value| {
-        let [peak, budget] = ["measured_peak_bytes", "budget_bytes"];
-        assert!(record[peak].as_u64() <= record[budget].as_u64(), "{record}");
-    };
     let ran = train(BOTH, &["--budget", &between]);
     assert_eq!(ran["update"], "in-backward");
     same(&ran);
-    within(&ran);
+    let [peak, budget] = ["measured_peak_bytes", "budget_bytes"].map(|key| ran[key].as_u64());
+    assert!(peak <= budget, "{ran}");
 
     // A plan says so, and its file is run as it was made.
     let folder = folder(BOTH);
@@ -251,18 +248,6 @@ fn a_budget_that_gradients_exceed_is_met_by_updates_in_backward() {
     let ran: Value = serde_json::from_str(&ran).expect("a record");
     assert_eq!(ran["update"], "in-backward");
     same(&ran);
-
-    // A run that may have to leave a step out is refused instead.
-    let skip = ["train", "run.toml", "--on-nonfinite", "skip", "--budget"];
-    let skip = rekindle(folder.path(), &[&skip[..], &[&between]].concat());
-    assert_eq!(skip.status.code(), Some(3), "{}", messages(&skip));
-
-    // Where both fit, time decides.
-    let enough = format!("{}B", after + after / 100);
-    let ran = train(BOTH, &["--budget", &enough]);
-    assert_eq!(ran["update"], "after");
-    same(&ran);
-    within(&ran);
 }
 
 #[test]
