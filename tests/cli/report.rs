@@ -214,8 +214,6 @@ fn what_is_no_run_is_refused() {
     };
     refused(2, "holds no record of a run");
     let record = folder.path().join("run.json");
-    fs::write(&record, r#"{"format": "rekindle-run/9"}"#).expect("written");
-    refused(2, "rekindle-run/9");
     fs::write(&record, "{").expect("written");
     refused(2, "not a run's record");
     fs::remove_file(&record).expect("removed");
