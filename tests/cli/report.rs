@@ -160,6 +160,7 @@ fn each_folder_gets_its_page_and_runs_are_listed_beside_each_other() {
     rekindle(&["runs", plain.to_str().expect("UTF-8")]).code(2);
 }
 
+/// A page, a trace of every action, or neither: by the name's end.
 #[test]
 fn a_name_that_ends_in_json_gets_a_trace_of_every_action() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -170,6 +171,11 @@ fn a_name_that_ends_in_json_gets_a_trace_of_every_action() {
     let (one, file) = (path(&run), path(&trace));
     rekindle(&["report", &one, "-o", &file]).success();
     rekindle(&["report", &one, &one, "-o", &file]).code(2);
+    rekindle(&["report", &one, "-o", "no/such/folder/page.html"]).code(5);
+    let page = folder.path().join("page.pdf");
+    let refused = rekindle(&["report", &one, "-o", &path(&page)]).code(2);
+    let said = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+    assert!(said.contains(".html") && !page.exists(), "{said}");
     let read = |path: &Path| -> Value {
         serde_json::from_str(&fs::read_to_string(path).expect("written")).expect("JSON")
     };
@@ -221,18 +227,4 @@ fn what_is_no_run_is_refused() {
     refused(5, "cannot be read");
     rekindle(&["report", "no/such/folder"]).code(5);
     rekindle(&["report"]).code(2);
-}
-
-#[test]
-fn a_page_that_cannot_be_written_is_said() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let run = folder.path().join("run");
-    train(&run, &[]);
-    let run = run.to_str().expect("UTF-8");
-    rekindle(&["report", run, "-o", "no/such/folder/page.html"]).code(5);
-    let page = folder.path().join("page.pdf");
-    let name = page.to_str().expect("UTF-8");
-    let refused = rekindle(&["report", run, "-o", name]).code(2);
-    let said = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
-    assert!(said.contains(".html") && !page.exists(), "{said}");
 }
