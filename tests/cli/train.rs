@@ -1,29 +1,24 @@
 //! The binary from end to end: training, budgets, verification, devices.
 
-use assert_cmd::{Command, assert::Assert};
+use std::{path::Path, process::Output};
+
 use serde_json::Value;
+
+use crate::support::{self, document, messages};
 
 const MLP: &str = "configs/parity/mlp.toml";
 
-fn program() -> Command {
-    let mut program = Command::cargo_bin("rekindle").expect("built");
-    program
-        .env("REKINDLE_CACHE", "")
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    program
-}
-
-fn rekindle(arguments: &[&str]) -> Assert {
-    program().args(arguments).assert()
-}
-
-fn document(run: Assert) -> Value {
-    let output = run.success().get_output().stdout.clone();
-    serde_json::from_slice(&output).expect("one JSON document")
+/// Runs the program at the top of the repository, to this exit code.
+fn ended(code: i32, arguments: &[&str]) -> Output {
+    let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let output = support::rekindle(project, arguments);
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    output
 }
 
 fn json(arguments: &[&str]) -> Value {
-    document(rekindle(arguments))
+    document(&ended(0, arguments))
 }
 
 fn bytes(record: &Value, key: &str) -> u64 {
@@ -101,10 +96,9 @@ fn the_plain_peak_grows_by_what_each_sample_keeps() {
 /// The last arguments in backticks that an error advises.
 fn advised(message: &str) -> Vec<String> {
     let words = message.replace('|', " ");
-    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
     let advice = words.split('`').rfind(|part| part.starts_with("--"));
     let advice = advice.unwrap_or_else(|| panic!("no advice in {message}"));
-    advice.split(' ').map(str::to_owned).collect()
+    advice.split_whitespace().map(str::to_owned).collect()
 }
 
 #[test]
@@ -118,11 +112,9 @@ fn advice_for_a_planner_that_cannot_is_followed() {
         "cpu",
     ];
     let asked = [&plan[..], &["--planner", "segments", "--budget", "1kB"]].concat();
-    let refused = rekindle(&asked).code(3);
-    let message = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
-    let advised = advised(&message);
+    let advised = advised(&messages(&ended(3, &asked)));
     let advised: Vec<&str> = advised.iter().map(String::as_str).collect();
-    rekindle(&[&plan[..], &advised].concat()).success();
+    ended(0, &[&plan[..], &advised].concat());
 }
 
 #[test]
@@ -205,17 +197,7 @@ fn the_processor_is_always_there() {
 
 #[test]
 fn a_budget_that_the_plain_run_fits_is_remarked_on() {
-    let output = rekindle(&[
-        "train",
-        "configs/parity/mlp.toml",
-        "--budget",
-        "1GiB",
-        "--device",
-        "cpu",
-    ])
-    .success()
-    .get_output()
-    .clone();
+    let output = ended(0, &["train", MLP, "--budget", "1GiB", "--device", "cpu"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("Nothing was recomputed"), "{text}");
 }
@@ -237,12 +219,12 @@ fn a_dtype_halves_the_bytes_and_a_plan_for_another_is_refused() {
     let plan = folder.path().join("plan.json");
     let plan = plan.to_str().expect("text");
     let on_cpu = ["--device", "cpu"];
-    rekindle(&[&["plan", MLP, "--segments", "2", "-o", plan][..], &on_cpu].concat()).success();
+    let planned = ["plan", MLP, "--segments", "2", "-o", plan];
+    ended(0, &[&planned[..], &on_cpu].concat());
     let train = [&["train", MLP, "--plan", plan, "--json"][..], &on_cpu].concat();
     assert_eq!(json(&train)["settings"]["dtype"], "f32");
-    let refused = rekindle(&[&train[..], &["--dtype", "bf16"]].concat()).code(2);
-    let message = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
-    assert!(message.contains("another model"), "{message}");
+    let refused = messages(&ended(2, &[&train[..], &["--dtype", "bf16"]].concat()));
+    assert!(refused.contains("another model"), "{refused}");
 }
 
 #[test]
@@ -292,16 +274,9 @@ fn a_loss_in_chunks_holds_no_logits() {
     let config = folder.path().join("tokens.toml");
     std::fs::write(&config, TOKENS).expect("written");
     let config = config.to_str().expect("a path of text");
-    // Of many threads on few cores, some take their scratch late, and as much is reserved for others that might: more than
-    // the bound below.
-    let few_threads = |arguments: &[&str]| {
-        let mut program = program();
-        program.env("RAYON_NUM_THREADS", "2");
-        program.args(arguments).assert()
-    };
     let train = |more: &[&str]| {
         let arguments = ["train", config, "--device", "cpu", "--json"];
-        let record = document(few_threads(&[&arguments[..], more].concat()));
+        let record = json(&[&arguments[..], more].concat());
         let [predicted, measured] =
             ["predicted_peak_bytes", "measured_peak_bytes"].map(|key| bytes(&record, key));
         let error = predicted as f64 / measured as f64 - 1.0;
@@ -344,7 +319,7 @@ fn a_loss_in_chunks_holds_no_logits() {
         "whole",
         "--budget",
     ];
-    few_threads(&[&arguments[..], &[&budget]].concat()).code(3);
+    ended(3, &[&arguments[..], &[&budget]].concat());
     let (within, record) = train(&["--budget", &budget]);
     assert!(within <= bytes(&record, "budget_bytes"), "{record}");
     assert_eq!(record["last_loss"], by_chunks["last_loss"]);
@@ -352,10 +327,7 @@ fn a_loss_in_chunks_holds_no_logits() {
 
 #[test]
 fn a_loss_that_cannot_run_in_chunks_is_refused() {
-    let refused = |arguments: &[&str]| {
-        let refused = rekindle(arguments).code(2);
-        String::from_utf8_lossy(&refused.get_output().stderr).into_owned()
-    };
+    let refused = |arguments: &[&str]| messages(&ended(2, arguments));
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("relu.toml");
     let text = TOKENS.replace("out = 4096 } },", "out = 4096 } }, \"relu\",");
