@@ -1,16 +1,19 @@
 //! Runs that are killed, whose files cannot be written, and folders that two runs want; and that each fault has its test.
 #![cfg(unix)]
 
+#[cfg(target_os = "linux")]
+use std::process::Command;
 use std::{
     fs,
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Output, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
 
 use crate::{
     history::losses,
+    shell,
     support::{document, folder, messages, program, rekindle},
 };
 
@@ -129,15 +132,9 @@ fn a_run_that_is_killed_ten_times_ends_with_the_same_weights() {
 
 /// Runs the program where no file may grow beyond so many blocks of 512 bytes, as where a disk is full.
 fn where_files_end(blocks: u32, folder: &Path, arguments: &[&str]) -> Output {
-    let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
-    Command::new("sh")
-        .args(["-c", &limited])
-        .arg(assert_cmd::cargo::cargo_bin("rekindle"))
-        .args(arguments)
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder)
-        .output()
-        .expect("started")
+    let setup = format!("trap '' XFSZ; ulimit -f {blocks}");
+    let output = shell::after(&setup, folder, arguments).output();
+    output.expect("started")
 }
 
 #[test]

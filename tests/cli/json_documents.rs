@@ -2,27 +2,21 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::json_schema::{faults, schema};
+use crate::{
+    json_schema::{faults, schema},
+    support::{self, messages, rekindle},
+};
 
 /// Runs a command and takes the one document that it writes.
-fn document(folder: &Path, code: i32, arguments: &[&str]) -> Value {
-    let output = Command::cargo_bin("rekindle")
-        .expect("built")
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-        .env("REKINDLE_CACHE", folder.join("cache"))
-        // Each thread keeps memory for matrix products, which budgets count.
-        .env("RAYON_NUM_THREADS", "2")
-        .args(arguments)
-        .arg("--json")
-        .output()
-        .expect("started");
-    let said = String::from_utf8_lossy(&output.stderr);
+fn document(code: i32, arguments: &[&str]) -> Value {
+    let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let output = rekindle(project, &[arguments, &["--json"]].concat());
+    let said = messages(&output);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-    serde_json::from_slice(&output.stdout).expect("one JSON document")
+    support::document(&output)
 }
 
 /// The examples of `docs/json.md`.
@@ -56,10 +50,9 @@ const GRAPH: &str = r#"{
   "fixed_bytes": 1000
 }"#;
 
-/// At least one document of each format, and of each of its forms.
+/// A document of each format.
 fn written(folder: &Path) -> Vec<Value> {
     let config = "configs/parity/mlp.toml";
-    let blocks = "configs/parity/tokens.toml";
     let run_dir = folder.join("run");
     let run_dir = run_dir.to_str().expect("a path of text");
     let parent = folder.to_str().expect("a path of text");
@@ -67,12 +60,8 @@ fn written(folder: &Path) -> Vec<Value> {
     let track = track.to_str().expect("a path of text");
     let on_cpu = |code, arguments: &[&str]| {
         let all = [arguments, &["--device", "cpu"]].concat();
-        document(folder, code, &all)
+        document(code, &all)
     };
-    let plain = on_cpu(0, &["estimate", blocks]);
-    // What kernels keep differs from machine to machine, so the budget follows from what is needed.
-    let needs = &plain["plain"]["predicted_peak_bytes"];
-    let below = format!("{}B", needs.as_u64().expect("bytes") - 32 * 1024);
     let wrong = folder.join("wrong.toml");
     fs::write(&wrong, "[data]\nmnits = { folder = 'mnist' }\n[model]\n").expect("written");
     let wrong = wrong.to_str().expect("a path of text");
@@ -80,31 +69,14 @@ fn written(folder: &Path) -> Vec<Value> {
     fs::write(&graph, GRAPH).expect("written");
     let graph = graph.to_str().expect("a path of text");
     let mut documents = vec![
-        document(folder, 2, &["estimate", wrong]),
-        document(folder, 0, &["devices"]),
-        plain,
-        on_cpu(0, &["estimate", blocks, "--segments", "3"]),
-        on_cpu(0, &["estimate", blocks, "--budget", &below]),
-        on_cpu(3, &["estimate", blocks, "--budget", "1B"]),
+        document(2, &["estimate", wrong]),
+        document(0, &["devices"]),
+        on_cpu(0, &["estimate", config, "--segments", "3"]),
         on_cpu(0, &["plan", config, "--ranks", "2", "--link", "1GB/s,5us"]),
         on_cpu(0, &["profile", config]),
-        on_cpu(0, &["plan", config, "--segments", "3"]),
         on_cpu(3, &["plan", config, "--budget", "64KiB"]),
         on_cpu(0, &["plan", config, "--frontier"]),
-        document(folder, 0, &["plan", "--graph", graph, "--budget", "4kB"]),
-        document(folder, 3, &["plan", "--graph", graph, "--budget", "1kB"]),
-        // One of single operations.
-        on_cpu(
-            0,
-            &[
-                "plan",
-                "configs/deep-linear.toml",
-                "--depth",
-                "16",
-                "--budget",
-                "24MiB",
-            ],
-        ),
+        document(0, &["plan", "--graph", graph, "--budget", "4kB"]),
         on_cpu(
             0,
             &[
@@ -116,26 +88,16 @@ fn written(folder: &Path) -> Vec<Value> {
                 "5",
                 "-o",
                 run_dir,
+                "--track",
+                track,
             ],
         ),
         command(folder),
-        document(folder, 0, &["report", run_dir]),
-        document(folder, 0, &["runs", parent]),
+        document(0, &["report", run_dir]),
+        document(0, &["runs", parent]),
         on_cpu(0, &["sweep", config, "--segments", "2", "--steps", "1"]),
-        on_cpu(
-            0,
-            &[
-                "max",
-                config,
-                "--vary",
-                "batch",
-                "--budget",
-                "16MiB",
-                "--confirm",
-            ],
-        ),
+        on_cpu(0, &["max", config, "--vary", "batch", "--budget", "16MiB"]),
         on_cpu(0, &["verify", config, "--segments", "2", "--steps", "1"]),
-        on_cpu(0, &["train", config, "--steps", "2", "--track", track]),
     ];
     documents.extend(tracked(track));
     documents

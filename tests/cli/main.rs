@@ -21,6 +21,8 @@ mod max;
 mod no_downloads;
 mod recovery;
 mod report;
+#[cfg(unix)]
+mod shell;
 mod stop;
 mod sweep;
 mod text_views;

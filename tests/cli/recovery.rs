@@ -3,49 +3,19 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::Output,
 };
 
 use crate::{
     history::losses,
     limit::{ACTIVATION, LARGE, ONE_ARENA, limit_below_peak},
+    shell,
+    signal::Running,
     support::{document, folder, messages, program, rekindle},
 };
 
 const MLP: &str = include_str!("../../configs/parity/mlp.toml");
-
-/// Starts the program in `folder`; its messages can be read.
-fn started(folder: &Path, arguments: &[&str]) -> (Child, BufReader<impl Read + use<>>) {
-    let mut child = program(folder, arguments)
-        .envs([ONE_ARENA])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let messages = BufReader::new(child.stderr.take().expect("piped"));
-    (child, messages)
-}
-
-/// Reads messages to the `count`th line with `word`.
-fn read_to(messages: &mut impl BufRead, word: &str, count: usize) {
-    let mut line = String::new();
-    for _ in 0..count {
-        line.clear();
-        while !line.contains(word) {
-            line.clear();
-            assert_ne!(messages.read_line(&mut line).expect("text"), 0, "ended");
-        }
-    }
-}
-
-fn ended(child: Child, mut messages: impl Read) -> Output {
-    let mut stderr = Vec::new();
-    messages.read_to_end(&mut stderr).expect("text");
-    let output = child.wait_with_output().expect("ended");
-    Output { stderr, ..output }
-}
 
 #[test]
 fn a_loss_that_is_not_finite_has_an_exit_code_and_can_be_skipped() {
@@ -108,16 +78,10 @@ impl Groups {
 
     /// Runs the program in the inner group.
     fn run(&self, folder: &Path, arguments: &[&str]) -> Output {
-        let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
-        Command::new("sh")
-            .args(["-c", enter])
-            .arg(&self.inner)
-            .arg(assert_cmd::cargo::cargo_bin("rekindle"))
-            .args(arguments)
-            .env("REKINDLE_CACHE", "")
-            .current_dir(folder)
-            .output()
-            .expect("started")
+        let enter = "echo $$ > \"$GROUP/cgroup.procs\"";
+        let mut command = shell::after(enter, folder, arguments);
+        command.env("GROUP", &self.inner);
+        command.output().expect("started")
     }
 }
 
@@ -159,17 +123,9 @@ fn limits_of_control_groups_count_as_the_machines() {
 #[test]
 fn a_budget_beyond_the_limit_of_the_address_space_is_not_started() {
     let folder = folder(MLP);
-    let program = assert_cmd::cargo::cargo_bin("rekindle");
-    let train = "train run.toml --device cpu --budget 1GiB";
-    let output = Command::new("sh")
-        .args([
-            "-c",
-            &format!("ulimit -v 900000; exec {} {train}", program.display()),
-        ])
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder.path())
-        .output()
-        .expect("started");
+    let train = ["train", "run.toml", "--device", "cpu", "--budget", "1GiB"];
+    let output = shell::after("ulimit -v 900000", folder.path(), &train).output();
+    let output = output.expect("started");
     let said = messages(&output);
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(
@@ -186,12 +142,12 @@ fn an_allocation_that_the_system_refuses_is_survived_bit_for_bit() {
     let whole = document(&rekindle(folder.path(), &train("whole")));
     assert_eq!(whole["replans"], 0);
 
-    let (child, mut messages) = started(folder.path(), &train("short"));
-    read_to(&mut messages, "step 1/", 1);
+    let mut short = Running::start(program(folder.path(), &train("short")).envs([ONE_ARENA]));
+    short.read_to(|line| line.contains("step 1/"));
     // Two activations less than steps have taken so far.
-    limit_below_peak(&child.id().to_string(), 2 * ACTIVATION);
-    let output = ended(child, messages);
-    let said = crate::support::messages(&output);
+    limit_below_peak(&short.id(), 2 * ACTIVATION);
+    let output = short.end();
+    let said = messages(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("could not allocate"), "{said}");
     assert!(said.contains("; re-planned from step "), "{said}");

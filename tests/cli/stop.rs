@@ -3,9 +3,8 @@
 
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader, Read},
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::Command,
 };
 
 use serde_json::Value;
@@ -13,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::{
     history::losses,
-    signal::signalled,
+    signal::{Running, signalled},
     support::{document, folder, messages, program, rekindle},
 };
 
@@ -94,79 +93,32 @@ fn an_interrupt_stops_after_the_step_and_still_reports() {
 #[test]
 fn an_interrupt_of_what_keeps_nothing_is_said() {
     let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    for arguments in [
-        &["verify", "configs/deep-linear.toml", "--steps", "1000"][..],
-        &["plan", "configs/deep-linear.toml"],
-    ] {
-        let arguments = [arguments, &["--device", "cpu"]].concat();
-        let started = |line: &str| line.contains("on cpu");
-        let output = signalled(project, &arguments, started, "-INT");
-        let said = messages(&output);
-        assert_eq!(output.status.code(), Some(130), "{said}");
-        assert!(said.contains("interrupted: nothing was written"), "{said}");
-    }
-}
-
-/// Starts the program in `folder`.
-fn started(folder: &Path, arguments: &[&str]) -> Child {
-    program(folder, arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started")
-}
-
-fn send(child: &Child, signal: &str, times: usize) {
-    let kill = format!("kill {signal} {}", child.id());
-    let all = vec![kill; times].join("; ");
-    let sent = Command::new("sh").args(["-c", &all]).status();
-    assert!(sent.expect("sh").success());
-}
-
-/// Reads on until a line of the child's messages starts with `words`.
-fn read_until(child: &mut Child, words: &str) -> BufReader<std::process::ChildStderr> {
-    let mut messages = BufReader::new(child.stderr.take().expect("piped"));
-    let mut line = String::new();
-    while !line.starts_with(words) {
-        line.clear();
-        assert_ne!(messages.read_line(&mut line).expect("text"), 0, "ended");
-    }
-    messages
-}
-
-fn end(child: Child, mut messages: impl Read) -> Output {
-    let mut stderr = Vec::new();
-    messages.read_to_end(&mut stderr).expect("text");
-    let output = child.wait_with_output().expect("ended");
-    Output { stderr, ..output }
+    let verify = ["verify", "configs/deep-linear.toml", "--steps", "1000"];
+    let verify = [&verify[..], &["--device", "cpu"]].concat();
+    let output = signalled(project, &verify, |line| line.contains("on cpu"), "-INT");
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted: nothing was written"), "{said}");
 }
 
 /// A pipe as the config: the command waits for its text, which never comes.
 #[test]
-fn a_blocked_read_is_interrupted_in_every_command() {
+fn a_blocked_read_is_interrupted() {
     let folder = TempDir::new().expect("a folder");
     let pipe = folder.path().join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("mkfifo").success());
-    let commands: [(&str, &[&str]); 9] = [
-        ("-TERM", &["train", "pipe"]),
-        ("-INT", &["profile", "pipe"]),
-        (hangup(), &["plan", "pipe"]),
-        ("-TERM", &["plan", "--chain", "pipe", "--budget", "1MiB"]),
-        ("-INT", &["estimate", "pipe"]),
+    let commands: [(&str, &[&str]); 2] = [
+        (hangup(), &["plan", "--chain", "pipe", "--budget", "1MiB"]),
         // What ends a command is no note.
         ("-INT", &["estimate", "pipe", "--quiet"]),
-        (hangup(), &["verify", "pipe"]),
-        ("-TERM", &["max", "pipe", "--vary", "batch"]),
-        ("-INT", &["sweep", "pipe"]),
     ];
     for (signal, arguments) in commands {
-        let child = started(folder.path(), arguments);
+        let running = Running::start(&mut program(folder.path(), arguments));
         // Opens once the command has opened it, too.
         let writer = File::options().write(true).open(&pipe).expect("opened");
-        send(&child, signal, 1);
-        let output = child.wait_with_output().expect("ended");
+        running.send(signal, 1);
+        let output = running.end();
         drop(writer);
         let said = messages(&output);
         assert_eq!(output.status.code(), Some(130), "{arguments:?}: {said}");
@@ -177,13 +129,11 @@ fn a_blocked_read_is_interrupted_in_every_command() {
 #[test]
 fn a_run_that_is_measured_is_interrupted_at_once() {
     let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    for command in ["train", "profile"] {
-        let arguments = [command, "configs/deep-linear.toml", "--device", "cpu"];
-        let output = signalled(project, &arguments, |line| line.contains("on cpu"), "-TERM");
-        let said = messages(&output);
-        assert_eq!(output.status.code(), Some(130), "{said}");
-        assert!(said.contains("interrupted: nothing was written"), "{said}");
-    }
+    let train = ["train", "configs/deep-linear.toml", "--device", "cpu"];
+    let output = signalled(project, &train, |line| line.contains("on cpu"), "-TERM");
+    let said = messages(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted: nothing was written"), "{said}");
 }
 
 #[test]
@@ -191,10 +141,10 @@ fn signals_in_a_row_leave_a_snapshot() {
     let folder = folder(MLP);
     let endless = ["train", "run.toml", "--steps", "100000000"];
     let arguments = [&endless[..], &["--device", "cpu", "-o", "run"]].concat();
-    let mut child = started(folder.path(), &arguments);
-    let rest = read_until(&mut child, "step ");
-    send(&child, "-TERM", 3);
-    let output = end(child, rest);
+    let mut running = Running::start(&mut program(folder.path(), &arguments));
+    running.read_to(|line| line.starts_with("step "));
+    running.send("-TERM", 3);
+    let output = running.end();
     let said = messages(&output);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("rekindle train --resume"), "{said}");
@@ -212,10 +162,8 @@ fn a_long_evaluation_is_interrupted_and_done_when_the_run_goes_on() {
     };
     let folder = folder(&config("2_000_000_000"));
     let arguments = ["train", "run.toml", "--device", "cpu", "-o", "run"];
-    let mut child = started(folder.path(), &arguments);
-    let rest = read_until(&mut child, "step 2/2");
-    send(&child, "-INT", 1);
-    let output = end(child, rest);
+    let ends = |line: &str| line.starts_with("step 2/2");
+    let output = signalled(folder.path(), &arguments, ends, "-INT");
     let said = messages(&output);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("interrupted after step 2 of 2"), "{said}");
@@ -226,10 +174,9 @@ fn a_long_evaluation_is_interrupted_and_done_when_the_run_goes_on() {
     );
     assert_eq!(kept["evaluation"], Value::Null);
     // The evaluation is still due.
-    let mut child = started(folder.path(), &["train", "--resume", "run"]);
-    let rest = read_until(&mut child, "plan");
-    send(&child, "-TERM", 1);
-    let output = end(child, rest);
+    let resume = ["train", "--resume", "run"];
+    let planned = |line: &str| line.starts_with("plan");
+    let output = signalled(folder.path(), &resume, planned, "-TERM");
     assert_eq!(output.status.code(), Some(130), "{}", messages(&output));
 }
 
@@ -238,19 +185,12 @@ fn a_long_evaluation_is_interrupted_and_done_when_the_run_goes_on() {
 #[test]
 fn a_hangup_that_is_ignored_stops_nothing() {
     let folder = folder(MLP);
-    let run = "trap '' HUP; exec \"$0\" train run.toml --device cpu --steps 2000";
-    let mut child = Command::new("sh")
-        .env("REKINDLE_CACHE", "")
-        .current_dir(folder.path())
-        .args(["-c", run])
-        .arg(assert_cmd::cargo::cargo_bin("rekindle"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let rest = read_until(&mut child, "step ");
-    send(&child, "-HUP", 1);
-    let output = end(child, rest);
+    let run = ["train", "run.toml", "--device", "cpu", "--steps", "2000"];
+    let mut ignoring = crate::shell::after("trap '' HUP", folder.path(), &run);
+    let mut running = Running::start(&mut ignoring);
+    running.read_to(|line| line.starts_with("step "));
+    running.send("-HUP", 1);
+    let output = running.end();
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
 }
 

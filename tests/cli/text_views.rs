@@ -148,40 +148,11 @@ fn the_largest_sizes() {
 }
 
 #[test]
-fn help_fits_80_columns() {
-    let folder = TempDir::new().expect("a folder");
-    let overview = text(folder.path(), &["--help"]);
-    assert_fits_80_columns(&overview);
-    let commands = overview
-        .lines()
-        .skip_while(|line| *line != "Commands:")
-        .skip(1)
-        .take_while(|line| !line.is_empty())
-        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
-        .filter(|name| !name.is_empty());
-    let mut count = 0;
-    for command in commands.filter(|name| *name != "help") {
-        for flag in ["-h", "--help"] {
-            assert_fits_80_columns(&text(folder.path(), &[command, flag]));
-        }
-        count += 1;
-    }
-    assert!(count >= 6, "{overview}");
-}
-
-#[test]
 fn a_pipe_gets_no_escape_codes() {
     let folder = TempDir::new().expect("a folder");
-    let chain = chain_file(&folder);
     let small = "configs/parity/mlp.toml";
     for arguments in [
-        &["--help"][..],
-        &["devices"],
-        &["estimate", small],
-        &["estimate", small, "--budget", "1B"],
-        &["plan", "--chain", &chain, "--budget", "80MiB", "--explain"],
-        &["profile", small, "--device", "cpu"],
-        &["train", small, "--device", "cpu", "--steps", "4"],
+        &["train", small, "--device", "cpu", "--steps", "4"][..],
         &["train", "nowhere.toml"],
     ] {
         let output = run(folder.path(), arguments);

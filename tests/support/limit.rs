@@ -17,7 +17,7 @@ layers = [
 [train]
 batch = 80000
 eval_split = 0
-steps = 4
+steps = 3
 ";
 
 /// The environment of a process that is to be [limited](limit_below_peak). A thread that gets an arena of its own maps twice as

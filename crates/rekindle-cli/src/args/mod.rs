@@ -96,4 +96,21 @@ mod tests {
         }
         assert!(examples >= 20, "{examples}");
     }
+
+    /// Commands are left whole: they are copied.
+    #[test]
+    fn help_fits_80_columns() {
+        let mut program = Cli::command().term_width(80);
+        program.build();
+        let mut helps = vec![program.render_long_help()];
+        let commands = program.get_subcommands_mut();
+        for command in commands.filter(|command| command.get_name() != "help") {
+            helps.extend([command.render_help(), command.render_long_help()]);
+        }
+        for help in helps.iter().map(ToString::to_string) {
+            for line in help.lines().filter(|line| !line.starts_with("  rekindle ")) {
+                assert!(line.trim_end().chars().count() <= 80, "{line}");
+            }
+        }
+    }
 }

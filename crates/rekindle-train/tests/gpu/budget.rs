@@ -3,7 +3,7 @@
 use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     data::{TargetKind, open, settings::Source},
-    device::{DeviceId, DeviceInfo, probe},
+    device::DeviceInfo,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
     session::{Event, Job, RunError, ScheduleRequest, Tell, run},
@@ -26,12 +26,9 @@ const BELOW: u64 = VALUE + VALUE / 2;
 #[ignore = "takes minutes on software Vulkan: `.ci/full` runs it"]
 fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
     own_process!();
-    let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
-    let Some(device) = devices.into_iter().find_map(|device| probe(device).ok()) else {
-        println!("skipped: no GPU answers");
+    let Some(device) = crate::gpu() else {
         return;
     };
-    println!("on {} ({})", device.device, device.name);
     // Too little, so that the error names the least that will do.
     let error = train(&device, Bytes(1), 1, &mut |_| ()).unwrap_err();
     let RunError::Plan(PlanError::Infeasible { smallest, .. }) = *error else {

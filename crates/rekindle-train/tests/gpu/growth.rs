@@ -7,7 +7,7 @@ use rekindle::Dtype;
 use rekindle_plan::{Bytes, Request};
 use rekindle_train::{
     data::{TargetKind, open as open_data, settings::Source},
-    device::{DeviceId, DeviceInfo, open, probe},
+    device::{DeviceId, DeviceInfo, open},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::{MemoryGrowth, RunRecord, StepRecord},
     session::{Event, Job, MemoryNow, ScheduleRequest, run},
@@ -119,12 +119,9 @@ fn train(
 #[ignore = "takes minutes on software Vulkan: `.ci/full` runs it"]
 fn a_run_tells_that_buffers_of_its_device_are_kept() {
     own_process!();
-    let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
-    let Some(info) = devices.into_iter().find_map(|device| probe(device).ok()) else {
-        println!("skipped: no GPU answers");
+    let Some(info) = crate::gpu() else {
         return;
     };
-    println!("on {} ({})", info.device, info.name);
     let opened = open(info.device, Dtype::F32).expect("a device that answers");
     let (record, seen) = train(&info, STEPS, None, 0);
     assert_eq!((record.growth, seen.told.len()), (None, 0));

@@ -13,6 +13,10 @@ mod compare;
 mod models;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 #[path = "../../../rekindle/tests/suite/record_parity/models.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the library's parity tests, which use all of it"
+)]
 mod recorded_models;
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
@@ -23,6 +27,20 @@ mod half_precision;
 mod parity;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod record;
+
+/// The GPU that answers.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn gpu() -> Option<rekindle_train::device::DeviceInfo> {
+    use rekindle_train::device::{DeviceId, probe};
+
+    let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
+    let found = devices.into_iter().find_map(|device| probe(device).ok());
+    match &found {
+        Some(gpu) => println!("on {} ({})", gpu.device, gpu.name),
+        None => println!("skipped: no GPU answers"),
+    }
+    found
+}
 
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;

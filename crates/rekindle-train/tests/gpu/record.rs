@@ -19,9 +19,9 @@ use rekindle::{
     record::RecordError,
 };
 use rekindle_plan::{Bytes, Planner};
-use rekindle_train::device::{DeviceId, OpenDevice, open, probe};
+use rekindle_train::device::{OpenDevice, open};
 
-use crate::recorded_models::{Adapted, Gpt, Mlp, Recurrent, UNet, Vgg, cross_entropy};
+use crate::recorded_models::{Gpt, Vgg, cross_entropy};
 
 /// Kernels are fused, and tuned, in other ways from run to run. Relative to the largest value of each gradient, or to 1.
 const TOLERANCE: f32 = 1e-5;
@@ -116,16 +116,13 @@ fn classes(count: usize, device: &Device) -> Tensor<1, Int> {
 
 /// Runs on the GPU that answers.
 fn on_the_gpu(checks: impl FnOnce(&OpenDevice)) {
-    let devices = [DeviceId::Cuda(0), DeviceId::Wgpu(0)];
-    let Some(device) = devices.into_iter().find_map(|device| probe(device).ok()) else {
-        println!("skipped: no GPU answers");
-        return;
-    };
-    println!("on {} ({})", device.device, device.name);
-    checks(&open(device.device, Dtype::F32).expect("a device that answers"));
+    if let Some(gpu) = crate::gpu() {
+        checks(&open(gpu.device, Dtype::F32).expect("a device that answers"));
+    }
 }
 
 #[test]
+#[ignore = "takes minutes on software Vulkan: `.ci/full` runs it"]
 fn images_are_trained_as_by_the_plain_loop_within_a_budget() {
     own_process!();
     on_the_gpu(|opened| {
@@ -272,54 +269,6 @@ fn a_transformer_is_trained_as_by_the_plain_loop_within_a_budget() {
                     targets.reshape([batch * length]),
                 )
             },
-        );
-    });
-}
-
-#[test]
-#[ignore = "takes a quarter of an hour on software Vulkan: to be run on a GPU"]
-fn other_models_are_trained_as_by_the_plain_loop_within_a_budget() {
-    own_process!();
-    on_the_gpu(|opened| {
-        check(
-            "mlp",
-            opened,
-            Mlp::new,
-            |device| {
-                let inputs = Tensor::<2>::random([512, 16], NORMAL, device);
-                (inputs, classes(512, device))
-            },
-            |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
-        );
-        check(
-            "u-net",
-            opened,
-            UNet::new,
-            |device| {
-                let images = Tensor::<4>::random([8, 3, 32, 32], NORMAL, device);
-                (images, classes(8, device))
-            },
-            |model, (images, targets)| cross_entropy(model.forward(images), targets),
-        );
-        check(
-            "recurrent",
-            opened,
-            Recurrent::new,
-            |device| {
-                let inputs = Tensor::<3>::random([64, 8, 6], NORMAL, device);
-                (inputs, classes(64, device))
-            },
-            |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
-        );
-        check(
-            "adapted",
-            opened,
-            Adapted::new,
-            |device| {
-                let inputs = Tensor::<2>::random([512, 24], NORMAL, device);
-                (inputs, classes(512, device))
-            },
-            |model, (inputs, targets)| cross_entropy(model.forward(inputs), targets),
         );
     });
 }

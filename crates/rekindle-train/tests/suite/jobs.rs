@@ -4,8 +4,9 @@ use std::path::Path;
 
 use rekindle_plan::Bytes;
 use rekindle_train::{
-    data::{Split, TargetKind, open, settings::Source},
+    data::{Dataset, Split, TargetKind, batch::Batch, open, settings::Source},
     device::DeviceInfo,
+    model::spec::SampleShape,
     record::{EvalRecord, StepRecord},
     session::Event,
     settings::{OptimizerKind, TrainSettings},
@@ -22,6 +23,41 @@ pub fn vectors(width: usize, classes: usize, samples: usize) -> Split {
         seed: 3,
     };
     open(&source, 0.0, 1).expect("synthetic data")
+}
+
+struct Through<'a, F> {
+    data: &'a dyn Dataset,
+    read: F,
+}
+
+/// The data set whose batches go through `read`, with the numbers of their samples.
+pub fn through<'a>(
+    data: &'a dyn Dataset,
+    read: impl Fn(Batch, &[usize]) -> Batch + Send + Sync + 'a,
+) -> impl Dataset + 'a {
+    Through { data, read }
+}
+
+impl<F: Fn(Batch, &[usize]) -> Batch + Send + Sync> Dataset for Through<'_, F> {
+    fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    fn sample_shape(&self) -> SampleShape {
+        self.data.sample_shape()
+    }
+
+    fn target(&self) -> TargetKind {
+        self.data.target()
+    }
+
+    fn identity(&self) -> serde_json::Value {
+        self.data.identity()
+    }
+
+    fn batch(&self, indices: &[usize]) -> Batch {
+        (self.read)(self.data.batch(indices), indices)
+    }
 }
 
 /// An optimizer, its momentum and its weight decay.

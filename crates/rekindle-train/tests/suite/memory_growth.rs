@@ -4,7 +4,6 @@ use std::sync::{Mutex, PoisonError};
 
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
-    data::{Dataset, TargetKind, batch::Batch},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::MemoryGrowth,
@@ -13,7 +12,7 @@ use rekindle_train::{
     settings::OptimizerKind,
 };
 
-use crate::jobs::{classifier, evaluations, steps, vectors};
+use crate::jobs::{classifier, evaluations, steps, through, vectors};
 
 const STEPS: usize = 1_000;
 
@@ -75,38 +74,6 @@ fn memory_does_not_grow_with_the_steps() {
     assert_eq!(evaluations(&path).len(), STEPS / 10);
 }
 
-/// A data set that keeps so many bytes of every batch that is read.
-struct Hoard<'a> {
-    data: &'a dyn Dataset,
-    each: usize,
-    held: Mutex<Vec<Vec<u8>>>,
-}
-
-impl Dataset for Hoard<'_> {
-    fn len(&self) -> usize {
-        self.data.len()
-    }
-
-    fn sample_shape(&self) -> SampleShape {
-        self.data.sample_shape()
-    }
-
-    fn target(&self) -> TargetKind {
-        self.data.target()
-    }
-
-    fn identity(&self) -> serde_json::Value {
-        self.data.identity()
-    }
-
-    fn batch(&self, indices: &[usize]) -> Batch {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        assert!(held.len() < held.capacity());
-        held.push(vec![1; self.each]);
-        self.data.batch(indices)
-    }
-}
-
 #[test]
 fn a_run_says_that_its_data_is_kept() {
     own_process!();
@@ -119,11 +86,14 @@ fn a_run_says_that_its_data_is_kept() {
         layers: vec![LayerSpec::Linear { out: 3, bias: true }],
     };
     let data = vectors(4, 3, 16);
-    let hoard = Hoard {
-        data: &*data.train,
-        each: EACH,
-        held: Mutex::new(Vec::with_capacity(4 * STEPS)),
-    };
+    // Keeps so many bytes with every batch that is read.
+    let held = Mutex::new(Vec::with_capacity(4 * STEPS));
+    let hoard = through(&*data.train, |batch, _| {
+        let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(held.len() < held.capacity());
+        held.push(vec![1_u8; EACH]);
+        batch
+    });
     let sgd = (OptimizerKind::Sgd, 0.9, 0.0);
     let settings = classifier(STEPS, 4, sgd);
     let folder = tempfile::tempdir().expect("a folder");

@@ -6,57 +6,22 @@ use std::path::Path;
 use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     NonFinite,
-    data::{
-        Dataset, Shuffled, TargetKind,
-        batch::{Batch, Numbers},
-    },
+    data::{Shuffled, batch::Numbers},
     device::DeviceId,
-    model::spec::SampleShape,
     record::{RunRecord, StepRecord},
     run_dir::{RunDir, SnapshotEvery},
     session::{Event, Job, RunError, ScheduleRequest, run},
     settings::{OnNonFinite, TrainSettings},
 };
 
-use crate::resume::{ADAM, Tensors, conv_net, data, settings, tensors};
+use crate::{
+    jobs::through,
+    resume::{ADAM, Tensors, conv_net, data, settings, tensors},
+};
 
 const STEPS: usize = 5;
 /// The step whose batch holds a NaN.
 const BAD: usize = 3;
-
-/// A data set with one sample that is not finite.
-struct Poisoned<'a> {
-    data: &'a dyn Dataset,
-    sample: usize,
-}
-
-impl Dataset for Poisoned<'_> {
-    fn len(&self) -> usize {
-        self.data.len()
-    }
-
-    fn sample_shape(&self) -> SampleShape {
-        self.data.sample_shape()
-    }
-
-    fn target(&self) -> TargetKind {
-        self.data.target()
-    }
-
-    fn identity(&self) -> serde_json::Value {
-        self.data.identity()
-    }
-
-    fn batch(&self, indices: &[usize]) -> Batch {
-        let mut batch = self.data.batch(indices);
-        let place = indices.iter().position(|&sample| sample == self.sample);
-        if let (Some(place), Numbers::Floats(values)) = (place, &mut batch.inputs) {
-            let each = values.len() / indices.len();
-            values[place * each] = f32::NAN;
-        }
-        batch
-    }
-}
 
 /// Looks at the snapshot that lies in the folder while each step is done: that of the step before.
 pub struct Look<'a> {
@@ -112,11 +77,16 @@ fn train<'a>(
         ..settings(ADAM)
     };
     let batches = Shuffled::new(split.train.len(), settings.batch, settings.seed).unwrap();
-    let poisoned = Poisoned {
-        data: &*split.train,
-        // In the last part of the batch: the first has moved statistics by then.
-        sample: *batches.step(BAD - 1).last().unwrap(),
-    };
+    // In the last part of the batch: the first has moved statistics by then.
+    let bad = *batches.step(BAD - 1).last().unwrap();
+    let poisoned = through(&*split.train, |mut batch, samples| {
+        let place = samples.iter().position(|&sample| sample == bad);
+        if let (Some(place), Numbers::Floats(values)) = (place, &mut batch.inputs) {
+            let each = values.len() / samples.len();
+            values[place * each] = f32::NAN;
+        }
+        batch
+    });
     let schedule = ScheduleRequest::Plan(Request {
         planner: Planner::Segments(Some(2)),
         ..Request::default()

@@ -322,11 +322,8 @@ fn copy_folder(from: &Path, to: &Path) {
 #[test]
 fn a_resumed_run_equals_an_uninterrupted_one_bit_for_bit() {
     own_process!();
-    for model in [mlp(), conv_net()] {
-        for optimizer in [ADAM, ADAM_W, SGD] {
-            resumes_exactly(Case::new(model.clone(), optimizer));
-        }
-    }
+    resumes_exactly(Case::new(mlp(), SGD));
+    resumes_exactly(Case::new(conv_net(), ADAM));
     for dtype in [Dtype::Bf16, Dtype::F16] {
         let mut half = Case::new(conv_net(), ADAM_W);
         half.settings.dtype = dtype;
@@ -359,7 +356,7 @@ fn resumes_exactly(mut case: Case) {
     );
 
     half_a_run(&case, &stopped);
-    for (segments, from) in [(1, &killed), (2, &stopped), (3, &killed)] {
+    for (segments, from) in [(2, &stopped), (3, &killed)] {
         let resumed = folder.path().join(segments.to_string());
         copy_folder(from, &resumed);
         case.segments = segments;
@@ -562,7 +559,6 @@ fn a_run_with_a_folder_traces_one_step_and_leaves_its_phases_and_its_median_alon
 
 #[test]
 fn a_record_that_cannot_be_read_is_refused() {
-    own_process!();
     let folder = tempfile::tempdir().unwrap();
     let shown = folder.path().display();
     let refusal = || read_record(folder.path()).unwrap_err().to_string();
@@ -760,19 +756,18 @@ fn a_damaged_snapshot_is_named_and_the_one_before_it_used() {
         bytes[place] ^= 1;
         bytes
     };
-    let damages = [0, 5, 20, 27, whole.len() / 2, whole.len() - 1]
-        .map(|length| (cut(length), format!("after {length} bytes")))
-        .into_iter()
-        .chain([whole.len() / 2, whole.len() - 1].map(|place| (changed(place), "checksum".into())))
-        .chain([
-            (changed(25), "cannot be read as safetensors".into()),
-            (changed(35), "is not a snapshot".into()),
-            (
-                b"something else that has its length".to_vec(),
-                "cannot be read as safetensors".into(),
-            ),
-        ]);
-    for (number, (bytes, words)) in damages.enumerate() {
+    let damages = [
+        (cut(0), "after 0 bytes".to_owned()),
+        (cut(27), "after 27 bytes".into()),
+        (
+            cut(whole.len() - 1),
+            format!("after {} bytes", whole.len() - 1),
+        ),
+        (changed(whole.len() / 2), "checksum".into()),
+        (changed(25), "cannot be read as safetensors".into()),
+        (changed(35), "is not a snapshot".into()),
+    ];
+    for (number, (bytes, words)) in damages.into_iter().enumerate() {
         let path = folder.path().join(number.to_string());
         copy_folder(&run, &path);
         let damaged = path.join("snapshot-3");

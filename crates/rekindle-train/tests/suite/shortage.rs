@@ -22,7 +22,6 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, Request};
 use rekindle_train::{
-    data::{Dataset, TargetKind, batch::Batch},
     device::{DeviceId, DeviceInfo},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
@@ -34,7 +33,7 @@ use rekindle_train::{
 };
 
 use crate::{
-    jobs::{classifier, processor, steps, vectors},
+    jobs::{classifier, processor, steps, through, vectors},
     resume::{ADAM, tensors},
 };
 
@@ -73,39 +72,6 @@ enum Disturbance {
     Held(f64),
     /// The same, from the middle of the next step on.
     HeldInStep(f64),
-}
-
-/// A data set that takes so many bytes for good when the next batch is read.
-struct Greedy {
-    data: Arc<dyn Dataset>,
-    takes: Arc<AtomicUsize>,
-    held: Mutex<Vec<u8>>,
-}
-
-impl Dataset for Greedy {
-    fn len(&self) -> usize {
-        self.data.len()
-    }
-
-    fn sample_shape(&self) -> SampleShape {
-        self.data.sample_shape()
-    }
-
-    fn target(&self) -> TargetKind {
-        self.data.target()
-    }
-
-    fn identity(&self) -> serde_json::Value {
-        self.data.identity()
-    }
-
-    fn batch(&self, indices: &[usize]) -> Batch {
-        let bytes = self.takes.swap(0, Relaxed);
-        if bytes > 0 {
-            *self.held.lock().unwrap() = black_box(vec![1; bytes]);
-        }
-        self.data.batch(indices)
-    }
 }
 
 struct Disturb {
@@ -165,12 +131,16 @@ fn train_model(
     run_dir: RunDir,
 ) -> (Result<RunRecord, RunError>, Disturb) {
     let data = vectors(WIDTH, WIDTH, 2 * BATCH);
+    // Takes so many bytes for good when the next batch is read.
     let takes = Arc::new(AtomicUsize::new(0));
-    let greedy = Greedy {
-        data: data.train,
-        takes: Arc::clone(&takes),
-        held: Mutex::default(),
-    };
+    let held: Mutex<Vec<u8>> = Mutex::default();
+    let greedy = through(&*data.train, |batch, _| {
+        let bytes = takes.swap(0, Relaxed);
+        if bytes > 0 {
+            *held.lock().unwrap() = black_box(vec![1; bytes]);
+        }
+        batch
+    });
     let request = Request {
         budget,
         ..Request::default()
@@ -184,7 +154,7 @@ fn train_model(
         by,
         peak: Bytes::ZERO,
         held: Vec::new(),
-        takes,
+        takes: Arc::clone(&takes),
         again: Vec::new(),
         notices: Vec::new(),
     };

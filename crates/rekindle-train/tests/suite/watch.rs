@@ -5,7 +5,7 @@ use std::{fs, sync::Arc};
 use rekindle::meter::{HostMeter, Meter};
 
 /// Steps of a long run.
-pub const STEPS: usize = 400;
+pub const STEPS: usize = 250;
 
 /// Steps after which all that is made once is there.
 pub const WARM_UP: usize = 50;

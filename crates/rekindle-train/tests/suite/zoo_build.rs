@@ -59,11 +59,10 @@ fn a_built_model_is_reproducible_complete_and_keeps_its_signal() {
     parameters_are_counted_named_and_shared();
     linear_stacks_start_as_orthogonal_maps();
     a_tall_layer_takes_its_own_size_while_it_is_drawn();
-    for activation in [LayerSpec::Gelu, LayerSpec::Relu] {
-        deep_stacks_keep_their_signal(&activation, 128, 2.0);
-        // Without pairs, the size of a signal wanders in a narrow stack.
-        deep_stacks_keep_their_signal(&activation, 127, 30.0);
-    }
+    deep_stacks_keep_their_signal(&LayerSpec::Gelu, 128, 2.0);
+    deep_stacks_keep_their_signal(&LayerSpec::Relu, 128, 2.0);
+    // Without pairs, the size of a signal wanders in a narrow stack.
+    deep_stacks_keep_their_signal(&LayerSpec::Gelu, 127, 30.0);
 }
 
 fn on_tokens() -> ModelSpec {

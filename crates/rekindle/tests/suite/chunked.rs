@@ -101,7 +101,6 @@ fn every_way(tokens: usize) -> Vec<ChunkedCrossEntropy> {
 
 #[test]
 fn loss_and_gradients_are_those_of_burn() {
-    own_process!();
     let device = Device::flex().autodiff();
     for head in [Some(true), Some(false), None] {
         let model = Classifier::new(17, 5, head, &device);
@@ -117,7 +116,6 @@ fn loss_and_gradients_are_those_of_burn() {
 /// In half precision logits are rounded once, and gradients where each chunk's is added.
 #[test]
 fn half_types_compute_the_loss_in_f32() {
-    own_process!();
     let device = Device::flex().autodiff();
     for dtype in [Dtype::F16, Dtype::Bf16] {
         let model = dtype.cast(Classifier::new(17, 5, Some(true), &device));
@@ -138,7 +136,6 @@ fn half_types_compute_the_loss_in_f32() {
 
 #[test]
 fn a_loss_that_goes_on_gives_gradients_its_factor() {
-    own_process!();
     let device = Device::flex().autodiff();
     let model = Classifier::new(17, 5, Some(true), &device);
     let batch = batch(13, 17, &device);
@@ -153,7 +150,6 @@ fn a_loss_that_goes_on_gives_gradients_its_factor() {
 
 #[test]
 fn what_is_frozen_gets_no_gradient() {
-    own_process!();
     let device = Device::flex().autodiff();
     let mut model = Classifier::new(17, 5, Some(true), &device);
     model.head = model.head.map(Module::no_grad);
@@ -188,7 +184,6 @@ fn equal_logits_have_the_loss_of_a_guess() {
 
 #[test]
 fn without_autodiff_the_loss_is_the_same() {
-    own_process!();
     let device = Device::flex().autodiff();
     let model = Classifier::new(17, 5, Some(true), &device);
     let (words, targets) = batch(13, 17, &device);

@@ -1,4 +1,4 @@
-//! Models of eleven kinds beside plain burn loops, for five steps each, with and without a budget: loss, every gradient, and
+//! Models of eight kinds beside plain burn loops, for five steps each, with and without a budget: loss, every gradient, and
 //! every tensor of the model after each update, running statistics included, bit for bit. No peak exceeds its budget.
 
 mod models;
@@ -29,11 +29,6 @@ trait Family: Module {
     fn batch(step: usize, device: &Device) -> Self::Batch;
 
     fn loss(&self, batch: Self::Batch) -> Tensor<1>;
-
-    /// What changes in the model before a step.
-    fn changed(self, _step: usize) -> Self {
-        self
-    }
 }
 
 fn device() -> Device {
@@ -146,7 +141,7 @@ where
 }
 
 /// Shares of the plain step's peak.
-const SHARES: [Option<&str>; 3] = [None, Some("60%"), Some("40%")];
+const SHARES: [Option<&str>; 2] = [None, Some("40%")];
 
 /// The step within a share of the plain step's peak, or within the smallest budget.
 fn planned<'a, M, I, F>(
@@ -177,7 +172,6 @@ fn check<M: Family>(shares: &[Option<&str>]) {
         let mut optimizer = adam();
         device.seed(2);
         for number in 0..STEPS {
-            model = model.changed(number);
             let gradients = way.run(&model, M::batch(number, &device), &mut trained);
             model = optimizer.step(RATE, model, gradients);
             trained.update(&model);

@@ -1,5 +1,5 @@
-//! The library's tests in one program, as each program links all of burn. Tests that measure memory or draw random
-//! numbers begin with [`own_process!`](own_process). Those of GPUs are in `rekindle-train`, which opens them.
+//! The library's tests in one program, as each program links all of burn. Tests that measure memory or need the
+//! order of random numbers begin with [`own_process!`](own_process). Those of GPUs are in `rekindle-train`, which opens them.
 
 #[macro_use]
 #[path = "../support/own_process.rs"]

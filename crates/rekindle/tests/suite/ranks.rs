@@ -8,7 +8,7 @@ mod training;
 use std::{ops::Range, thread};
 
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::Module,
     nn::{
         BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
@@ -24,7 +24,6 @@ use rekindle::{
 };
 
 use crate::{
-    compare::Trace,
     models::{Dense, WIDTH, mlp},
     record_parity::models::Gpt,
 };
@@ -210,18 +209,4 @@ fn ranks<T: Send>(count: usize, run: impl Fn(Reducer) -> T + Sync) -> Vec<T> {
         let results = threads.into_iter().map(|one| one.join().expect("no panic"));
         results.collect()
     })
-}
-
-/// All float tensors that a module holds.
-fn parameters<M: Module>(model: &M) -> Trace {
-    struct All(Trace);
-    impl ModuleVisitor for All {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let values = param.val().into_data().iter::<f32>().collect();
-            self.0.push((format!("parameter {}", self.0.len()), values));
-        }
-    }
-    let mut all = All(Vec::new());
-    model.visit(&mut all);
-    all.0
 }

@@ -242,13 +242,6 @@ fn with_output(output: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor
     (cross_entropy(output.clone(), targets), output)
 }
 
-#[test]
-fn recorded_steps_are_the_plain_loops() {
-    own_process!();
-    random::check();
-    every_model_is_trained_as_by_the_plain_loop();
-}
-
 /// Selects parameters by path and by id: each group has another optimizer, and one clips its gradients.
 fn grouped(model: &Mlp) -> ModuleOptimizer {
     let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new()));
@@ -350,19 +343,10 @@ fn each_group_of_parameters_is_counted_with_its_own_state() {
     }
 }
 
-fn every_model_is_trained_as_by_the_plain_loop() {
+#[test]
+fn recorded_steps_on_images_are_the_plain_loops() {
+    own_process!();
     let normal = Distribution::Normal(0.0, 1.0);
-    check(
-        "mlp",
-        Mlp::new,
-        |device| {
-            (
-                Tensor::<2>::random([4096, 16], normal, device),
-                targets(4096, device),
-            )
-        },
-        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
-    );
     check(
         "vgg",
         Vgg::new,
@@ -388,6 +372,23 @@ fn every_model_is_trained_as_by_the_plain_loop() {
             let (loss, output) = with_output(model.forward(inputs), targets);
             (loss + output.clone().powf_scalar(2.0).mean() * 0.1, output)
         },
+    );
+}
+
+#[test]
+fn recorded_steps_are_the_plain_loops() {
+    own_process!();
+    let normal = Distribution::Normal(0.0, 1.0);
+    check(
+        "mlp",
+        Mlp::new,
+        |device| {
+            (
+                Tensor::<2>::random([4096, 16], normal, device),
+                targets(4096, device),
+            )
+        },
+        |model, (inputs, targets)| with_output(model.forward(inputs), targets),
     );
     check(
         "gpt",

@@ -190,30 +190,43 @@ struct Attending {
     head: Linear,
 }
 
-#[test]
-fn each_operation_leaves_what_the_simulator_says() {
-    own_process!();
+/// A device whose kernels run on [`THREADS`].
+fn device() -> Device {
     let threads = rayon::ThreadPoolBuilder::new().num_threads(THREADS);
     threads.build_global().expect("no threads so far");
     let device = Device::flex().autodiff();
     device.seed(3);
-    let normal = Distribution::Normal(0.0, 1.0);
+    device
+}
+
+const NORMAL: Distribution = Distribution::Normal(0.0, 1.0);
+
+#[test]
+fn each_operation_leaves_what_the_simulator_says() {
+    own_process!();
+    let device = device();
     let layers = (0..8).map(|_| LinearConfig::new(256, 256).init(&device));
     let deep = Deep {
         layers: layers.collect(),
     };
-    let batch = Tensor::<2>::random([256, 256], normal, &device);
+    let batch = Tensor::<2>::random([256, 256], NORMAL, &device);
     check("deep", deep, &batch, |model, x: Tensor<2>| {
         let layers = model.layers.iter();
         let x = layers.fold(x, |x, layer| x.clone() + activation::gelu(layer.forward(x)));
         x.square().mean()
     });
+}
+
+#[test]
+fn each_operation_of_a_transformer_leaves_what_the_simulator_says() {
+    own_process!();
+    let device = device();
     let body = TransformerEncoderConfig::new(256, 512, 4, 2).with_norm_first(true);
     let attending = Attending {
         body: body.init(&device),
         head: LinearConfig::new(256, 256).init(&device),
     };
-    let batch = Tensor::<3>::random([4, 64, 256], normal, &device);
+    let batch = Tensor::<3>::random([4, 64, 256], NORMAL, &device);
     check("transformer", attending, &batch, |model, x: Tensor<3>| {
         let mask = generate_autoregressive_mask(4, 64, &x.device());
         let input = TransformerEncoderInput::new(x).mask_attn(mask);

@@ -200,7 +200,6 @@ fn odd_chains_equal_the_plain_run() {
 /// A penalty on the parameters of all layers, those of segments that the loss is not part of among them.
 #[test]
 fn a_loss_may_use_the_models_parameters() {
-    own_process!();
     const DEPTH: usize = 5;
     let (model, input) = (model([Kind::Plain; DEPTH]), input(4));
     let loss = |output| {

@@ -3,8 +3,8 @@
 use burn::{
     module::{Module, Param},
     nn::{
-        BatchNorm, BatchNormConfig, Dropout, DropoutConfig, GroupNorm, GroupNormConfig, LayerNorm,
-        LayerNormConfig, Linear, LinearConfig, PaddingConfig2d,
+        Dropout, DropoutConfig, GroupNorm, GroupNormConfig, LayerNorm, LayerNormConfig, Linear,
+        LinearConfig, PaddingConfig2d,
         attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig},
         conv::{Conv2d, Conv2dConfig},
         loss::CrossEntropyLossConfig,
@@ -115,50 +115,6 @@ impl Family for VisionTransformer {
 fn a_vision_transformer_with_drop_path() {
     own_process!();
     check::<VisionTransformer>(&SHARES);
-}
-
-/// Each layer reads all that were before it; running statistics.
-#[derive(Module, Debug)]
-struct DenseNet {
-    layers: Vec<(BatchNorm, Conv2d)>,
-    head: Linear,
-}
-
-impl Family for DenseNet {
-    type Batch = (Tensor<4>, Tensor<1, Int>);
-
-    fn new(device: &Device) -> Self {
-        let layer = |place: usize| {
-            let channels = 4 + 4 * place;
-            let norm = BatchNormConfig::new(channels).init(device);
-            (norm, conv(channels, 4, 1 + 2 * (place % 2), device))
-        };
-        Self {
-            layers: (0..6).map(layer).collect(),
-            head: linear(28, 5, device),
-        }
-    }
-
-    fn batch(step: usize, device: &Device) -> Self::Batch {
-        let images = Tensor::random([4, 4, 8, 8], NORMAL, device);
-        (images, classes(4, 5, step, device))
-    }
-
-    fn loss(&self, (images, targets): Self::Batch) -> Tensor<1> {
-        let mut features = images;
-        for (norm, conv) in &self.layers {
-            let new = conv.forward(activation::relu(norm.forward(features.clone())));
-            features = Tensor::cat(vec![features, new], 1);
-        }
-        let pooled = features.mean_dim(3).mean_dim(2).flatten::<2>(1, 3);
-        cross_entropy(self.head.forward(pooled), targets)
-    }
-}
-
-#[test]
-fn a_densenet() {
-    own_process!();
-    check::<DenseNet>(&SHARES);
 }
 
 /// Noise that the step itself draws, an embedding of its strength, and attention between down and up.
@@ -312,52 +268,6 @@ fn a_graph_network_with_other_graphs_in_each_step() {
     check::<GraphNetwork>(&OF_SHAPES);
 }
 
-/// A latent sample that is drawn, and a weight of its divergence that grows from step to step.
-#[derive(Module, Debug)]
-struct Autoencoder {
-    encoder: Linear,
-    mean: Linear,
-    deviation: Linear,
-    decoder: (Linear, Linear),
-}
-
-impl Family for Autoencoder {
-    type Batch = (Tensor<2>, Tensor<1>);
-
-    fn new(device: &Device) -> Self {
-        Self {
-            encoder: linear(20, 32, device),
-            mean: linear(32, 4, device),
-            deviation: linear(32, 4, device),
-            decoder: (linear(4, 32, device), linear(32, 20, device)),
-        }
-    }
-
-    fn batch(step: usize, device: &Device) -> Self::Batch {
-        let weight = Tensor::from_floats([0.1 * step as f32], device);
-        (Tensor::random([16, 20], NORMAL, device), weight)
-    }
-
-    fn loss(&self, (input, weight): Self::Batch) -> Tensor<1> {
-        let hidden = activation::relu(self.encoder.forward(input.clone()));
-        let (mean, log) = (
-            self.mean.forward(hidden.clone()),
-            self.deviation.forward(hidden),
-        );
-        let latent = mean.clone() + (log.clone() * 0.5).exp() * mean.random_like(NORMAL);
-        let hidden = activation::relu(self.decoder.0.forward(latent));
-        let rebuilt = self.decoder.1.forward(hidden);
-        let divergence = (log.clone().exp() + mean.square() - log - 1.0).mean() * 0.5;
-        (rebuilt - input).square().mean() + divergence * weight
-    }
-}
-
-#[test]
-fn a_variational_autoencoder() {
-    own_process!();
-    check::<Autoencoder>(&SHARES);
-}
-
 /// Sequences whose length changes, one layer's weights read at every moment.
 #[derive(Module, Debug)]
 struct Sequences {
@@ -397,52 +307,4 @@ impl Family for Sequences {
 fn sequences_of_changing_length() {
     own_process!();
     check::<Sequences>(&OF_SHAPES);
-}
-
-/// A deep residual network that is unfrozen from its last layers on, while others are frozen again and two change places.
-#[derive(Module, Debug)]
-struct Unfrozen {
-    layers: Vec<Linear>,
-}
-
-impl Family for Unfrozen {
-    type Batch = Tensor<2>;
-
-    fn new(device: &Device) -> Self {
-        Self {
-            layers: (0..20).map(|_| linear(8, 8, device)).collect(),
-        }
-    }
-
-    fn batch(_: usize, device: &Device) -> Self::Batch {
-        Tensor::random([8, 8], NORMAL, device)
-    }
-
-    fn loss(&self, input: Self::Batch) -> Tensor<1> {
-        let output = self
-            .layers
-            .iter()
-            .fold(input, |x, layer| x.clone() + layer.forward(x).tanh() * 0.5);
-        output.square().mean()
-    }
-
-    fn changed(mut self, step: usize) -> Self {
-        let trains = |place: usize| place + 5 * step >= 15 && (step != 4 || place != 19);
-        let layers = self.layers.into_iter().enumerate();
-        let layers = layers.map(|(place, layer)| Linear {
-            weight: layer.weight.set_require_grad(trains(place)),
-            bias: layer.bias.map(|bias| bias.set_require_grad(trains(place))),
-        });
-        self.layers = layers.collect();
-        if step == 3 {
-            self.layers.swap(2, 7);
-        }
-        self
-    }
-}
-
-#[test]
-fn layers_that_are_unfrozen_step_by_step() {
-    own_process!();
-    check::<Unfrozen>(&[None]);
 }

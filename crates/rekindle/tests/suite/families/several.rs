@@ -4,12 +4,12 @@ use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
     nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
     optim::GradientsAccumulator,
-    tensor::{Device, Distribution, Int, Tensor, activation},
+    tensor::{Device, Distribution, Tensor, activation},
 };
 
 use rekindle_plan::Bytes;
 
-use super::{Family, RATE, SHARES, STEPS, Trained, Way, adam, check, copy, device, made, planned};
+use super::{RATE, SHARES, STEPS, Trained, Way, adam, copy, device, made, planned};
 
 const NORMAL: Distribution = Distribution::Normal(0.0, 1.0);
 
@@ -107,55 +107,6 @@ fn adversaries_that_train_in_turn() {
         let (judges, generates) = (Way::Recorded(&judges), Way::Recorded(&generates));
         train(judges, generates, model).assert_is(&plain, &format!("{share:?}"));
     }
-}
-
-/// Values of actions, against those of a frozen copy that is refreshed now and then.
-#[derive(Module, Debug)]
-struct Agent {
-    target: Linear,
-    online: Linear,
-}
-
-impl Family for Agent {
-    /// Observations before and after, actions, and rewards.
-    type Batch = (Tensor<2>, Tensor<2>, Tensor<2, Int>, Tensor<2>);
-
-    fn new(device: &Device) -> Self {
-        let online = LinearConfig::new(6, 4).init(device);
-        drop(online.valid());
-        Self {
-            target: online.clone().no_grad(),
-            online,
-        }
-    }
-
-    fn batch(step: usize, device: &Device) -> Self::Batch {
-        let random = |width| Tensor::random([12, width], NORMAL, device);
-        let action = |row: usize| ((row * 3 + step) % 4) as i64;
-        let actions: Vec<i64> = (0..12).map(action).collect();
-        let actions = Tensor::<1, Int>::from_ints(actions.as_slice(), device);
-        (random(6), random(6), actions.unsqueeze_dim(1), random(1))
-    }
-
-    fn loss(&self, (before, after, actions, rewards): Self::Batch) -> Tensor<1> {
-        let expected = rewards + self.target.forward(after).max_dim(1) * 0.9;
-        let values = self.online.forward(before).gather(1, actions);
-        (values - expected).square().mean()
-    }
-
-    fn changed(mut self, step: usize) -> Self {
-        if step % 2 == 1 {
-            self.target = self.online.clone().no_grad();
-        }
-        self
-    }
-}
-
-#[test]
-fn an_agent_with_a_target_network() {
-    own_process!();
-    // burn's optimizer gives a gradient to the first parameter of an id: the frozen one, here.
-    check::<Agent>(&SHARES);
 }
 
 /// A teacher whose weights are a moving average of the student's.

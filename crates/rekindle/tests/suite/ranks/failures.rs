@@ -18,8 +18,8 @@ use rekindle::{
 };
 use rekindle_plan::Bytes;
 
-use super::{Asked, Mlp, Normed, Silent, Task, Wide, parameters, ranks};
-use crate::compare::assert_same;
+use super::{Asked, Mlp, Normed, Silent, Task, Wide, ranks};
+use crate::compare::{assert_same, state_of};
 
 const RANKS: usize = 3;
 /// The rank that fails.
@@ -115,7 +115,7 @@ fn ranks_that_update_in_the_backward_pass_tell_alike_what_is_updated() {
         let updated = ranks(RANKS, |rank| {
             let own = Wide::part(&batch, part(SAMPLES, rank.rank(), RANKS));
             let mut model = model.valid().train();
-            let start = parameters(&model);
+            let start = state_of(&model);
             let mut optimizer = SgdConfig::new().init();
             let meter = Arc::new(Silent(Fails::default()));
             let recorded = rekindle::record(&model, &own, Wide::loss).expect("recorded");
@@ -142,7 +142,7 @@ fn ranks_that_update_in_the_backward_pass_tell_alike_what_is_updated() {
                 }
                 error => {
                     assert_told(rank.rank(), &error);
-                    assert_same("the model", &start, &parameters(&model), 0.0);
+                    assert_same("the model", &start, &state_of(&model), 0.0);
                     assert!(run(&mut model).is_ok(), "the next step works");
                     0
                 }

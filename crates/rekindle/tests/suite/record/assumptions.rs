@@ -27,7 +27,6 @@ fn mean(model: &BatchNorm) -> TensorData {
 /// Autodiff on the recording device records burn's own backward: leaves have gradients, with the plain loop's bits.
 #[test]
 fn gradients_of_leaves_are_recorded() {
-    own_process!();
     let model = LinearConfig::new(3, 2).init(&device());
     let input = Tensor::<2>::random([4, 3], Distribution::Default, &device());
     let loss = |model: &Linear, input: Tensor<2>| model.forward(input).square().mean();
@@ -46,7 +45,6 @@ fn gradients_of_leaves_are_recorded() {
 /// Two recordings of one step are equal, whatever ran between them.
 #[test]
 fn recordings_are_the_same_every_time() {
-    own_process!();
     let device = device();
     let mut model = LinearConfig::new(3, 2).init(&device);
     let batch = || Tensor::<2>::random([4, 3], Distribution::Default, &device);
@@ -69,7 +67,6 @@ fn recordings_are_the_same_every_time() {
 /// Running statistics are found by comparing the module after the step with the module before, and move once.
 #[test]
 fn running_statistics_move_once() {
-    own_process!();
     let model = BatchNormConfig::new(3).init(&device());
     let input = Tensor::<2>::random([8, 3], Distribution::Normal(2.0, 1.0), &device());
     let loss = |model: &BatchNorm, input: Tensor<2>| model.forward(input).square().mean();
@@ -86,7 +83,6 @@ fn running_statistics_move_once() {
 /// Constants made of numbers on the device of the batch are kept with the recording.
 #[test]
 fn constants_on_the_device_of_the_batch_are_kept() {
-    own_process!();
     let model = LinearConfig::new(3, 2).init(&device());
     let input = Tensor::<2>::ones([4, 3], &device());
     let loss = |model: &Linear, input: Tensor<2>| {
@@ -106,7 +102,6 @@ fn constants_on_the_device_of_the_batch_are_kept() {
 /// Integer tensors have no autodiff, and pass in and out of a recording.
 #[test]
 fn integer_tensors_pass_in_and_out() {
-    own_process!();
     let model = EmbeddingConfig::new(7, 2).init(&device());
     let tokens = Tensor::<2, Int>::from_data([[0, 6], [3, 3]], &device());
     let loss = |model: &Embedding, tokens: Tensor<2, Int>| {
@@ -128,7 +123,6 @@ fn integer_tensors_pass_in_and_out() {
 /// Two parameters of one id are one tensor, with one gradient.
 #[test]
 fn parameters_of_one_id_are_one_tensor() {
-    own_process!();
     let device = device();
     let first = LinearConfig::new(3, 3).with_bias(false).init(&device);
     let model = vec![first.clone(), first];
@@ -155,7 +149,6 @@ fn parameters_of_one_id_are_one_tensor() {
 /// A frozen parameter has no gradient, and is read anew in every step.
 #[test]
 fn frozen_parameters_are_given_with_the_model() {
-    own_process!();
     let device = device();
     let model = (
         LinearConfig::new(3, 3).init(&device).no_grad(),
@@ -223,7 +216,6 @@ fn a_batch_norm_used_twice_moves_its_statistics_twice() {
 /// burn's clones of a batch norm share their statistics; a recording would move them apart.
 #[test]
 fn batch_norms_that_share_their_statistics_are_refused() {
-    own_process!();
     let student = BatchNormConfig::new(3).init(&device());
     drop(student.valid());
     let input = Tensor::<2>::random([8, 3], Distribution::Normal(2.0, 1.0), &device());
@@ -300,7 +292,6 @@ fn a_copy_from_valid_is_not_trained() {
 /// A parameter of rank 3, of a module of one's own.
 #[test]
 fn parameters_of_a_module_of_ones_own() {
-    own_process!();
     #[derive(Module, Debug)]
     struct Scale {
         scale: Param<Tensor<3>>,

@@ -25,7 +25,6 @@ fn weight_bits(gradients: &GradientsParams, layer: &Linear) -> Vec<u32> {
 
 #[test]
 fn a_loss_weight_that_changes_each_step_is_never_silently_wrong() {
-    own_process!();
     let device = Device::flex().autodiff();
     let model = LinearConfig::new(6, 5).init(&device);
     let weight = Cell::new(1.0);
@@ -55,7 +54,6 @@ fn a_loss_weight_that_changes_each_step_is_never_silently_wrong() {
 
 #[test]
 fn batches_of_other_shapes_get_plans_of_their_own_that_are_kept() {
-    own_process!();
     let device = Device::flex().autodiff();
     let model = LinearConfig::new(6, 5).init(&device);
     let loss = |model: &Linear, input: Tensor<2>| model.forward(input).square().mean();

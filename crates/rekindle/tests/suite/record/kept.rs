@@ -30,7 +30,6 @@ fn planned(layer: &Linear) -> bool {
 
 #[test]
 fn a_step_is_planned_once_for_each_model() {
-    own_process!();
     let device = Device::flex().autodiff();
     let layer = LinearConfig::new(6, 5).init(&device);
     assert!(planned(&layer));
@@ -43,7 +42,6 @@ fn a_step_is_planned_once_for_each_model() {
 
 #[test]
 fn each_thread_keeps_its_own() {
-    own_process!();
     let layer = LinearConfig::new(6, 5).init(&Device::flex().autodiff());
     assert!(planned(&layer) && !planned(&layer));
     let elsewhere = std::thread::spawn(move || planned(&layer));

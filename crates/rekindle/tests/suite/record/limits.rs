@@ -157,16 +157,6 @@ fn a_tensor_from_outside() {
 }
 
 #[test]
-fn a_device_written_into_the_code() {
-    own_process!();
-    let error = refused(|model, input| {
-        let ones = Tensor::<2>::ones([2, 3], &Device::flex().autodiff());
-        (model.forward(input) * ones).mean()
-    });
-    assert_says(&error, OUTSIDE);
-}
-
-#[test]
 fn taking_a_tensor_out_of_autodiff_and_seeding() {
     own_process!();
     let error = refused(|model, input| {

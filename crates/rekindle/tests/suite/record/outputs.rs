@@ -56,9 +56,7 @@ fn step(
 
 #[test]
 fn values_that_pass_through_and_a_layer_that_is_used_twice() {
-    own_process!();
     let device = Device::flex().autodiff();
-    device.seed(2);
     let model = Model::new(&device);
     let (input, mask, order) = batch(&device);
     let given = (input.clone(), mask.clone(), order.clone());
@@ -95,7 +93,6 @@ fn values_that_pass_through_and_a_layer_that_is_used_twice() {
 
 #[test]
 fn a_value_that_is_not_finite_changes_nothing() {
-    own_process!();
     let device = Device::flex().autodiff();
     let model = Model::new(&device);
     let (input, mask, order) = batch(&device);
@@ -145,7 +142,6 @@ fn a_value_that_is_not_finite_changes_nothing() {
 
 #[test]
 fn another_model_is_refused_and_a_clone_is_not() {
-    own_process!();
     let device = Device::flex().autodiff();
     let model = LinearConfig::new(5, 6).init(&device);
     let input = Tensor::<2>::ones([2, 5], &device);
@@ -165,7 +161,6 @@ fn another_model_is_refused_and_a_clone_is_not() {
 
 #[test]
 fn a_parameter_may_be_returned() {
-    own_process!();
     let device = Device::flex().autodiff();
     let model = LinearConfig::new(5, 6).init(&device);
     let input = Tensor::<2>::ones([2, 5], &device);
@@ -181,9 +176,7 @@ fn a_parameter_may_be_returned() {
 /// Positions and comparisons that the step makes itself have the types that the model's device gives them.
 #[test]
 fn positions_compare_with_the_batchs_integers() {
-    own_process!();
     let device = Device::flex().autodiff();
-    device.seed(4);
     let layer = LinearConfig::new(5, 3).init(&device);
     let input = Tensor::<2>::random([7, 5], Distribution::Normal(0.0, 1.0), &device);
     let classes = Tensor::<1, Int>::from_ints([0, 1, 2, 0, 1, 2, 0], &device);

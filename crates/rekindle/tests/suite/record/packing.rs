@@ -15,7 +15,6 @@ fn bits(tensor: &Tensor<1>) -> Vec<u32> {
 /// Scalars that differ in every operation, a scalar that equals nothing, and one tensor in the place of two.
 #[test]
 fn scalars_and_tensors_read_twice() {
-    own_process!();
     let device = Device::flex().autodiff();
     let model = LinearConfig::new(4, 4).init(&device);
     let input = Tensor::<2>::random([3, 4], Distribution::Default, &device);
@@ -50,7 +49,6 @@ fn scalars_and_tensors_read_twice() {
 /// burn's own hash of an operation that draws leaves the distribution's numbers out.
 #[test]
 fn a_distribution_that_changes_is_noticed() {
-    own_process!();
     let device = Device::flex().autodiff();
     let model = LinearConfig::new(2, 2).init(&device);
     let input = Tensor::<2>::ones([3, 2], &device);

@@ -1,4 +1,4 @@
-//! Levers that make a step fit, each by itself and in pairs: parameters of a small transformer after some Adam steps are
+//! Levers that make a step fit, in pairs: parameters of a small transformer after some Adam steps are
 //! those of burn's own loop on the same arithmetic bit for bit, and the peak stays within the budget.
 //!
 //! An update in the backward pass frees gradients that parts of a batch add up: the one pair that cannot be had.
@@ -15,7 +15,7 @@ use rekindle_plan::{Bytes, Planner};
 
 use super::{LEEWAY, LINK, RATE, bits, by_way_of_the_host, loss_bits, models::Gpt};
 
-const STEPS: u64 = 3;
+const STEPS: u64 = 2;
 const BATCH: usize = 96;
 /// Of a budget plans leave 1%.
 const RESERVE: f64 = 1.02;
@@ -176,11 +176,9 @@ fn check(levers: &[Lever]) {
 }
 
 #[test]
-fn levers_and_pairs_of_them_train_as_the_plain_loop() {
+fn pairs_of_levers_train_as_the_plain_loop() {
     own_process!();
-    check(&[]);
     for (place, &one) in LEVERS.iter().enumerate() {
-        check(&[one]);
         for &other in &LEVERS[place + 1..] {
             if [one, other] != [UpdateInBackward, Parts] {
                 check(&[one, other]);

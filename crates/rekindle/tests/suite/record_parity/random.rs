@@ -92,7 +92,9 @@ fn bits(weights: &Weights, gradients: &GradientsParams) -> Vec<Option<Vec<u32>>>
     weights.all.iter().map(of).collect()
 }
 
-pub fn check() {
+#[test]
+fn random_programs_have_burns_own_gradients() {
+    own_process!();
     let device = Device::flex().autodiff();
     let normal =
         |shape, scale| Tensor::<2>::random(shape, Distribution::Normal(0.0, scale), &device);
