@@ -304,7 +304,7 @@ mod tests {
     fn a_short_action_does_not_raise_a_long_one() {
         let short = 1.0 / 1024.0;
         let timeline = timeline([(5, 1.0), (8, short), (9, short), (6, 1.0)]);
-        let groups = groups(&timeline, 10);
+        let groups = groups(&timeline, 9);
         assert_eq!(heights(&groups), [5, 9, 6]);
         assert_eq!(groups[0].ends, [0.0, 1.0]);
         assert_eq!(groups[2].ends[1], timeline.duration().0);
