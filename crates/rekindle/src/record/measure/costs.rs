@@ -13,7 +13,7 @@ use rekindle_plan::{
 use crate::record::{
     kernels::Kernels,
     layout::Alike,
-    operation::{may_be_view, nominal_seconds},
+    operation::{chooses, may_be_view, nominal_seconds},
     operations::RecordedOperation,
     options::Planning,
     recording::Recording,
@@ -290,7 +290,7 @@ impl Costs {
                 in_place: cost.in_place,
                 seconds: Seconds(cost.seconds),
                 temp_bytes: Bytes(cost.temp_bytes),
-                repeatable: !ordered,
+                repeatable: !ordered && !chooses(&one.kind.name),
                 stage: one.stage,
                 backward: one.backward,
                 ..Operation::default()

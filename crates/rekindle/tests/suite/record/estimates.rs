@@ -63,3 +63,22 @@ fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
     let work = plan.predicted_time.0 / plan.plain_time.0;
     assert!((1.0..4.0 / 3.0).contains(&work), "{work}");
 }
+
+/// The rows that a router takes, for example: numbers that differ in the last digit could give others.
+#[test]
+fn what_is_chosen_by_size_or_order_is_chosen_once() {
+    let make = |device: &Device| {
+        let layer = LinearConfig::new(16, 16).init(device);
+        (layer, Tensor::<2>::empty([8, 16], device))
+    };
+    let estimate = rekindle::estimate(make, |layer: &Linear, input| {
+        let output = layer.forward(input);
+        let (best, rows) = output.clone().topk_with_indices(2, 1);
+        let order = output.clone().argsort(1).float();
+        let first = output.clone().argmax(1).float();
+        (output * order * first).sum() + (best * rows.float()).sum()
+    });
+    let graph = estimate.expect("recorded").profile.graph;
+    let once = graph.operations.iter().filter(|one| !one.repeatable);
+    assert_eq!(once.count(), 3);
+}
