@@ -71,7 +71,7 @@ fn what_is_chosen_by_size_or_order_is_chosen_once() {
         let layer = LinearConfig::new(16, 16).init(device);
         (layer, Tensor::<2>::empty([8, 16], device))
     };
-    let estimate = rekindle::estimate(make, |layer: &Linear, input| {
+    let estimate = rekindle::estimate(Assumed::default(), make, |layer: &Linear, input| {
         let output = layer.forward(input);
         let (best, rows) = output.clone().topk_with_indices(2, 1);
         let order = output.clone().argsort(1).float();
