@@ -6,7 +6,8 @@
 //!
 //! | operation | temporary bytes | source |
 //! |---|---|---|
-//! | products of matrices, zeros, sums over a dimension | `O`: the output is copied once, to be aligned | `tensor.rs`, `FlexTensor::empty` |
+//! | zeros, sums over a dimension | `O`: the output is copied once, to be aligned | `tensor.rs`, `FlexTensor::empty` |
+//! | products of matrices | the same, or, if that is more, operands laid out in panels | `gemm_basic_generic` of gemm-common 0.19 |
 //! | convolution | `I + W`, laid out with channels last, and a tile for each thread | `ops/conv.rs`, `conv3d_impl` |
 //! | gradient of its input | the columns of one sample for each thread | `ops/conv_transpose.rs` |
 //! | gradient of its weight | a convolution with exchanged dimensions: `2I + 2G` and tiles | `modules/conv.rs` of burn-backend |
@@ -31,6 +32,8 @@ const COLUMNS_BYTES: u64 = 8 << 20;
 const PARALLEL_NUMBERS: u64 = 256 << 10;
 /// Maximum numbers of input and output channels for which no copies are made.
 const FEW_CHANNELS: (u64, u64) = (4, 16);
+/// Number of rows that a panel of a matrix product's operand has, at most.
+const PANEL_DEPTH: u64 = 512;
 /// Bytes per index of a maximum in max pooling.
 const POSITION_BYTES: u64 = 8;
 /// Floating-point operations from which a matrix product runs on all threads.
@@ -45,6 +48,8 @@ pub enum Kernels {
         threads: u64,
         /// Bytes that a thread keeps permanently after its first matrix product.
         slab_bytes: u64,
+        /// Numbers of a row that a matrix product computes at once: four vectors, or two without AVX-512.
+        panel: u64,
     },
     /// A GPU's, which need no copies.
     Device,
@@ -67,9 +72,14 @@ impl Kernels {
     #[cfg(feature = "flex")]
     #[must_use]
     pub fn host() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let wide = std::is_x86_feature_detected!("avx512f");
+        #[cfg(not(target_arch = "x86_64"))]
+        let wide = false;
         Self::Host {
             threads: rayon::current_num_threads() as u64,
             slab_bytes: gemm_common::cache::CACHE_INFO[1].cache_bytes as u64,
+            panel: if wide { 64 } else { 16 },
         }
     }
 
@@ -89,6 +99,7 @@ impl Kernels {
             let Self::Host {
                 threads,
                 slab_bytes,
+                panel,
             } = self
             else {
                 return Taken {
@@ -100,6 +111,7 @@ impl Kernels {
                 recording,
                 one,
                 threads,
+                panel,
                 contiguous: &contiguous,
             };
             Taken {
@@ -143,6 +155,7 @@ struct Sizes<'a> {
     recording: &'a Recording,
     one: RecordedOperation<'a>,
     threads: u64,
+    panel: u64,
     contiguous: &'a [bool],
 }
 
@@ -180,16 +193,29 @@ impl Sizes<'_> {
         };
         let numbers = self.bytes(output);
         match (name, inputs.as_slice()) {
-            (
-                "Matmul"
-                | "Linear"
-                | "LinearXBackward"
-                | "LinearWeightBackward"
-                | "Zeros"
-                | "SumDim"
-                | "EmbeddingBackward",
-                _,
-            ) => numbers,
+            ("Zeros" | "SumDim" | "EmbeddingBackward", _) => numbers,
+            ("Linear", &[x, weight, ..]) => {
+                let [inputs, outputs] = self.rows_and_columns(weight);
+                let rows = self.rows(x);
+                numbers.max(self.panels([rows, inputs, outputs], [false; 2]))
+            }
+            ("LinearXBackward", &[weight, gradient]) => {
+                let [inputs, outputs] = self.rows_and_columns(weight);
+                let rows = self.rows(gradient);
+                numbers.max(self.panels([rows, outputs, inputs], [false, true]))
+            }
+            ("LinearWeightBackward", &[x, gradient]) => {
+                let [inputs, outputs] = [x, gradient].map(|one| self.rows_and_columns(one)[1]);
+                numbers.max(self.panels([inputs, self.rows(x), outputs], [true, false]))
+            }
+            ("Matmul", &[left, right]) => {
+                let [[rows, common], [_, columns]] =
+                    [left, right].map(|one| self.rows_and_columns(one));
+                let products = self.rows(output) / rows.max(1);
+                let strided = [left, right].map(|one| !self.contiguous[one]);
+                let panels = self.panels([rows, common, columns], strided);
+                numbers.max(self.threads.min(products) * panels)
+            }
             ("Conv2d", &[x, weight, ..]) => {
                 self.copies() + self.convolution(x, weight, output, false)
             }
@@ -206,6 +232,39 @@ impl Sizes<'_> {
             }
             _ => 0,
         }
+    }
+
+    /// The last two dimensions.
+    fn rows_and_columns(&self, tensor: usize) -> [u64; 2] {
+        let dims = self.recording.tensors.shape(tensor).as_slice();
+        let last = |from_end| {
+            dims.iter()
+                .nth_back(from_end)
+                .map_or(1, |&size| size as u64)
+        };
+        [last(1), last(0)]
+    }
+
+    /// All dimensions but the last.
+    fn rows(&self, tensor: usize) -> u64 {
+        let dims = self.recording.tensors.shape(tensor).as_slice();
+        let rows = dims.iter().rev().skip(1);
+        rows.product::<usize>() as u64
+    }
+
+    /// Bytes of the operands of a product of `rows x common` and `common x columns` that are laid out in panels: the right
+    /// one where its columns fill no panel or it is strided, and the left one where it is strided and there are many columns.
+    fn panels(&self, [rows, common, columns]: [u64; 3], [left, right]: [bool; 2]) -> u64 {
+        let Some(output) = self.one.outputs().next() else {
+            return 0;
+        };
+        let number = self.recording.tensors.dtype(output).size() as u64;
+        let in_panels = columns.next_multiple_of(self.panel);
+        let of_right = right || columns != in_panels;
+        let of_right = of_right && columns <= 16 * self.panel;
+        let of_left = left && columns > 2 * self.panel;
+        let laid_out = u64::from(of_right) * in_panels + u64::from(of_left) * rows;
+        laid_out * common.min(PANEL_DEPTH) * number
     }
 
     fn dims(&self, tensor: usize) -> [u64; 4] {
