@@ -38,8 +38,7 @@ use runs::{Runs, bucket, key};
 /// The work of a search for each operation, and at most: about half a second.
 const WORK_OF_ONE: u64 = 50_000;
 const MOST_WORK: u64 = 20_000_000;
-/// Steps to smaller peaks, at most. They are halved where one fails, until one of the least share of the peak fails.
-const STEPS: u32 = 40;
+/// Steps to smaller peaks are halved where one fails, until one of the least share of the peak fails.
 const LEAST_STEP: f64 = 0.002;
 /// The share of the work that each step, and each of the least, may do.
 const STEP_PART: u64 = 10;
@@ -174,16 +173,16 @@ impl<'a> Search<'a> {
         }
         let floor = self.scale.floor(self.net);
         let mut step = (least - floor) / 2;
-        for _ in 0..STEPS {
+        let mut left = self.work;
+        while least > floor && left > 0 {
             let shortest = ((least - self.net.fixed) as f64 * LEAST_STEP) as i64 + 1;
             let last = step <= shortest;
-            if least <= floor {
-                break;
-            }
             self.room.device = (least - step.max(shortest)).max(floor);
             self.restart(&best);
             let part = if last { LEAST_STEP_PART } else { STEP_PART };
-            if self.descend(self.work / part) {
+            let fits = self.descend(left.min(self.work / part));
+            left = left.saturating_sub(self.runs.work);
+            if fits {
                 (least, best) = (self.runs.peak(), self.runs.order());
             } else if last {
                 break;
