@@ -735,7 +735,7 @@ fn a_job_that_lost_a_rank_continues_with_other_ranks() {
     let steps = (lost + 20).to_string();
     trained(1, &folder, "alone", &["--steps", &steps]);
     let expected = losses(&folder, "alone");
-    for (count, more) in [(2, 10), (1, 5)] {
+    for (count, more) in [(2, 10), (3, 5)] {
         let done = losses(&folder, "run").len().max(lost);
         let steps = (done + more).to_string();
         let resume = ["train", "--resume", "run", "--steps", &steps, "--json"];

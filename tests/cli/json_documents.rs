@@ -72,6 +72,7 @@ fn written(folder: &Path) -> Vec<Value> {
         document(2, &["estimate", wrong]),
         document(0, &["devices"]),
         on_cpu(0, &["estimate", config, "--segments", "3"]),
+        on_cpu(3, &["estimate", config, "--budget", "64KiB"]),
         on_cpu(0, &["plan", config, "--ranks", "2", "--link", "1GB/s,5us"]),
         on_cpu(0, &["profile", config]),
         on_cpu(3, &["plan", config, "--budget", "64KiB"]),
@@ -96,7 +97,18 @@ fn written(folder: &Path) -> Vec<Value> {
         document(0, &["report", run_dir]),
         document(0, &["runs", parent]),
         on_cpu(0, &["sweep", config, "--segments", "2", "--steps", "1"]),
-        on_cpu(0, &["max", config, "--vary", "batch", "--budget", "16MiB"]),
+        on_cpu(
+            0,
+            &[
+                "max",
+                config,
+                "--vary",
+                "batch",
+                "--budget",
+                "16MiB",
+                "--confirm",
+            ],
+        ),
         on_cpu(0, &["verify", config, "--segments", "2", "--steps", "1"]),
     ];
     documents.extend(tracked(track));

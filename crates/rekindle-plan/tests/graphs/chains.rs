@@ -43,7 +43,8 @@ fn never_slower_than_optimal_on_the_same_chain() {
     }
 }
 
-/// How many forward steps more than necessary are accepted: the search does not know the binomial schedule.
+/// How many forward steps more than necessary are accepted: the search does not know the binomial schedule. Seen: 4%, of 20 steps
+/// with 3 states.
 const MOST_FORWARDS: f64 = 1.05;
 
 /// Griewank & Walther 2000: reversing l equal steps with s stored states takes t(l,s) = r l - C(s+r, s+1) forward

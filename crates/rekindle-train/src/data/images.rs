@@ -54,7 +54,15 @@ pub(super) fn mnist(folder: &Path) -> Result<(Images, Option<Images>), FileError
         let needs = "; training needs it and train-labels-idx1-ubyte";
         missing(folder, "train-images-idx3-ubyte", needs)
     })?;
-    Ok((train, mnist_set(folder, "t10k")?))
+    let test = mnist_set(folder, "t10k")?;
+    if let Some(test) = test.as_ref().filter(|test| test.dims != train.dims) {
+        let [[_, rows, cols], [_, own_rows, own_cols]] = [train.dims, test.dims];
+        let reason = format!(
+            "holds t10k images of {own_rows} x {own_cols} beside train images of {rows} x {cols}"
+        );
+        return Err(FileError::content(folder, reason));
+    }
+    Ok((train, test))
 }
 
 fn missing(folder: &Path, name: &str, why: &str) -> FileError {

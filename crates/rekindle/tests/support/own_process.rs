@@ -1,4 +1,4 @@
-//! Memory is counted, and random numbers are drawn, for a whole process: a test of either has one to itself.
+//! Memory is counted, and random numbers are drawn in order, for a whole process: a test of either has one to itself.
 
 use std::{env, process::Command};
 

@@ -188,3 +188,20 @@ fn the_five_files_of_cifar10_are_joined_and_damaged_ones_named() {
     fs::remove_file(path).unwrap();
     refused("data_batch_3.bin: no such file");
 }
+
+#[test]
+fn test_images_of_another_size_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let other = [
+        &two_images()[..8],
+        &[0, 0, 0, 3, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6],
+    ]
+    .concat();
+    let labels = [0, 0, 8, 1, 0, 0, 0, 2, 0, 1];
+    write(&folder, "train-images-idx3-ubyte", &two_images());
+    write(&folder, "train-labels-idx1-ubyte", &labels);
+    write(&folder, "t10k-images-idx3-ubyte", &other);
+    write(&folder, "t10k-labels-idx1-ubyte", &labels);
+    let words = "holds t10k images of 3 x 1 beside train images of 1 x 3";
+    assert_refused(mnist(folder.path()), words);
+}
