@@ -168,6 +168,32 @@ fn what_only_leaves_the_step_runs_once() {
     }
 }
 
+/// Rows in an order that is found once, then eight layers: only the order is kept.
+#[test]
+fn what_is_made_of_given_tensors_in_an_order_found_once_runs_again() {
+    let mut builder = Builder::default();
+    let [batch, weight] = [builder.given(), builder.given()];
+    let order = builder.operation(&[batch], 1, 1);
+    builder.last().repeatable = false;
+    let mut states = vec![builder.operation(&[batch, order], 10, 1)];
+    for layer in 0..8 {
+        let state = builder.operation(&[states[layer], weight], 10, 1);
+        states.push(state);
+    }
+    gradients(&mut builder, &states);
+    for given in [batch, weight] {
+        builder.graph.tensors[given.index()].bytes = Bytes(10);
+    }
+    let recorded = simulate(&builder.graph, &Program::recorded(&builder.graph).unwrap());
+    let request = Request {
+        planner: Planner::Segments(Some(3)),
+        ..Request::within(recorded.peak)
+    };
+    let plan = plan_graph(&builder.graph, &request).unwrap();
+    let saved = recorded.peak - plan.simulated.peak;
+    assert!(saved >= Bytes(40), "{saved} of {}", recorded.peak);
+}
+
 /// The skips of a U-Net are most of its memory: only a planner that evicts single tensors gets below half of it
 /// cheaply.
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! | meter | in use | peak in use | reserved |
 //! |---|---|---|---|
-//! | [`HostMeter`] | the process's allocator, exact | exact | the same as in use |
+//! | [`HostMeter`] | the process's allocator, exact | exact | none |
 //! | [`PoolMeter`] | live buffers of cubecl's pools | highest of the samples taken between actions | bytes the pools took from the device; where buffers are served by exact sizes, they only shrink in a clean-up, so its peak is exact |
 //!
 //! What the driver and NVML say of a whole GPU is in `rekindle-train/src/device` (`nvidia.rs`, `nvml.rs`).

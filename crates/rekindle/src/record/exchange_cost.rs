@@ -22,6 +22,8 @@ use crate::reduce::{ReduceError, Reducer};
 
 /// Number of timed all-reduces of each size, after one for warm-up.
 const ROUNDS: usize = 5;
+/// Seconds of one from which on one is enough.
+const SLOW_S: f32 = 0.1;
 /// Number of timings of staging. The shortest counts.
 const STAGED: usize = 3;
 /// Minimum bytes of gradients that are staged, if there are that many.
@@ -64,14 +66,18 @@ fn measured_ring(reducer: &Reducer, buckets: &[Bucket]) -> Result<Ring, ReduceEr
 
 /// Seconds of an all-reduce of so many values, the shortest of any rank; all ranks get the same number.
 fn timed(reducer: &Reducer, values: usize) -> Result<f64, ReduceError> {
-    let mut shortest = f64::INFINITY;
-    for round in 0..=ROUNDS {
+    let once = || {
         let started = Instant::now();
         let (_, done) = reducer.all_reduce(vec![0.0; values]).wait_timed()?;
-        if round > 0 {
-            let took = done.saturating_duration_since(started);
-            shortest = shortest.min(took.as_secs_f64());
-        }
+        Ok::<_, ReduceError>(done.saturating_duration_since(started).as_secs_f64())
+    };
+    // All ranks decide alike how often a slow network is timed: by what the first time took all of them.
+    let first = reducer.all_reduce(vec![once()? as f32]).wait()?;
+    let slow = first.iter().sum::<f32>() > SLOW_S * reducer.ranks() as f32;
+    let mut shortest = f64::INFINITY;
+    let rounds = if slow { 1 } else { ROUNDS };
+    for _ in 0..rounds {
+        shortest = shortest.min(once()?);
     }
     let each = reducer.all_gather(shortest.to_le_bytes().to_vec()).wait()?;
     let each = each.iter().filter_map(|one| one.as_slice().try_into().ok());

@@ -71,7 +71,14 @@ pub(crate) fn draws(operation: &OperationIr) -> bool {
 pub(crate) fn chooses(name: &str) -> bool {
     matches!(
         name,
-        "ArgMax" | "ArgMin" | "ArgSort" | "ArgTopK" | "SortWithIndices" | "TopKWithIndices"
+        "ArgMax"
+            | "ArgMin"
+            | "ArgSort"
+            | "ArgTopK"
+            | "MaxDimWithIndices"
+            | "MinDimWithIndices"
+            | "SortWithIndices"
+            | "TopKWithIndices"
     )
 }
 

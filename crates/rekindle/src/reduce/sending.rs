@@ -123,7 +123,10 @@ impl<'a> Sending<'a> {
         if owner == self.reducer.rank() {
             match own.clone().try_into_data() {
                 Ok(data) => read = data.as_bytes().to_vec(),
-                Err(error) => self.failed = Some(ReduceError::Failed(error.to_string())),
+                Err(error) => {
+                    let error = ReduceError::Failed(error.to_string());
+                    self.failed.get_or_insert(error);
+                }
             }
         }
         match self.sent(owner, read, bytes) {
@@ -157,7 +160,7 @@ impl<'a> Sending<'a> {
             }
             Err(error) => {
                 self.disconnected = true;
-                self.failed = Some(error);
+                self.failed.get_or_insert(error);
                 None
             }
         }

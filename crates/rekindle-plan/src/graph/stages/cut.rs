@@ -157,17 +157,16 @@ impl<'a> Cut<'a> {
         self.forward.last().map_or(0, |range| range.end)
     }
 
-    /// Whether an operation makes an output from random draws alone that is no larger than the draws, like a mask: then
-    /// the output is kept instead.
+    /// Whether an operation makes an output alone from what runs once, no larger than that, like a mask from random draws:
+    /// then the output is kept instead.
     fn shrinks_draws(&self, place: usize) -> bool {
         let operation = &self.graph.operations[place];
         let bytes = |tensors: &[TensorId]| -> Bytes {
             tensors.iter().map(|&t| self.graph.tensor(t).bytes).sum()
         };
-        let made_once = |t: &TensorId| self.maker(*t).is_none_or(|maker| self.once[maker]);
-        let drawn = |t: &TensorId| self.maker(*t).is_some();
-        operation.inputs.iter().all(made_once)
-            && operation.inputs.iter().any(drawn)
+        let made_once = |t: &TensorId| self.maker(*t).is_some_and(|maker| self.once[maker]);
+        !operation.inputs.is_empty()
+            && operation.inputs.iter().all(made_once)
             && bytes(&operation.outputs) <= bytes(&operation.inputs)
     }
 

@@ -234,10 +234,13 @@ impl ModuleMapper for WithoutAutodiff {
 
 /// The tensor without its graph. For recorded tensors this is done by hand, because burn does not support it.
 pub(crate) fn without_graph<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
-    match tensor.clone().try_into_primitive::<TrackedBackend>() {
-        Ok(tracked) => Tensor::from_primitive::<Capture>(tracked.into_primitive()),
-        Err(_) => tensor.without_autodiff(),
+    let tensor = tensor.into_dispatch();
+    if let DispatchTensorKind::Autodiff(tracked) = &tensor.kind
+        && let DispatchTensorKind::Capture(BackendTensor::Autodiff(recorded)) = &**tracked
+    {
+        return Tensor::from_primitive::<Capture>(recorded.clone().into_primitive());
     }
+    Tensor::<D>::from_dispatch(tensor).without_autodiff()
 }
 
 /// The node of burn's graph that a tracked tensor of any backend is.
