@@ -31,7 +31,7 @@ use crate::chain::Chain;
 use crate::request::Planner;
 use crate::schedule::{Action, single_level};
 
-/// The longest chain of which all numbers of segments are tried: O(stages) schedules of O(stages) actions take some seconds.
+/// The longest chain of which numbers of segments are tried: some million stages are simulated.
 const MOST_STAGES: usize = 20_000;
 
 /// The longest chain of which all windows are examined; there are stages^2 / 2 of them.

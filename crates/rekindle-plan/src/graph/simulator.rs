@@ -303,7 +303,7 @@ pub(super) fn simulate_watched(
             Some(Transfer::Fetch) => (&mut run.fetched, &operation.outputs),
         };
         let bytes: Bytes = tensors.iter().map(|one| graph.tensor(*one).bytes).sum();
-        *moved += Bytes(bytes.0 * u64::from(runs));
+        *moved += Bytes(bytes.0.saturating_mul(u64::from(runs)));
         run.transfer_time += seconds;
     }
     run

@@ -85,9 +85,10 @@ impl Graph {
             };
             if operation.updates.is_some_and(|tensor| !given(tensor))
                 || operation.updates.is_some() != (id.index() >= recorded)
+                || operation.updates.is_some() && !operation.backward
             {
                 return wrong(
-                    "is no update: it replaces a tensor that is not given, or others come after it",
+                    "is no update: it replaces a tensor that is not given, others come after it, or it is of the forward pass",
                 );
             }
         }

@@ -13,7 +13,7 @@
 //!
 //! The best plan is one of: the steps of the table, of which the first has the smallest peak, and the plan without
 //! recomputing. None of these depends on the budget, which only determines which of them fit: so a larger budget never gives
-//! a slower plan. For a single budget, one table is solved, which ends there.
+//! a slower plan. For a single budget, one table is solved, which ends there; below the smallest peak, one of a single slot.
 //!
 //! Cost: O(n^3 slots) time and O(n^2 slots) bytes, less in practice; see `table.rs`.
 
@@ -27,6 +27,9 @@ use super::terms::Terms;
 
 /// The value of stages^3 * slots that takes some ten milliseconds.
 const CHEAP_WORK: u64 = 300_000_000;
+
+/// The maximum number of slots where no schedule is lost and a few stages make them cost little: a megabyte for a window.
+const MOST_EXACT_SLOTS: u64 = 1 << 16;
 
 /// The maximum number of slots where they cost almost nothing.
 const MOST_CHEAP_SLOTS: u64 = 4_096;
@@ -79,7 +82,7 @@ fn fastest(steps: &[Stair], room: u64) -> &[Stair] {
 /// schedule is lost. It depends on the chain, never on the budget, so every budget uses the same table.
 fn slot(terms: &Terms, most: u64) -> u64 {
     let stages = terms.nodes.len() as u64;
-    let cheap = CHEAP_WORK / stages.pow(3);
+    let cheap = (CHEAP_WORK / stages.pow(3)).min(MOST_EXACT_SLOTS);
     let affordable = MOST_CELLS / (stages.pow(2) / 2 + 1);
     let divisor = common_divisor(terms);
     if most / divisor < SLOTS.max(cheap).min(affordable) {

@@ -301,7 +301,7 @@ impl Search<'_> {
                 } else {
                     cost.added += added;
                     if crosses {
-                        cost.held += of.bytes[0];
+                        cost.held = cost.held.saturating_add(of.bytes[0]);
                     }
                 }
             }

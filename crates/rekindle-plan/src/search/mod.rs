@@ -16,7 +16,7 @@
 //! smallest peak is found in the same way, in steps down from the recorded peak that become smaller.
 //!
 //! Random numbers are the same in every run, and rounds end after a count of the work done, not by a clock: the same graph
-//! gives the same program everywhere. One eviction costs O(values near the moment, times the closures examined), one change
+//! gives the same program again. One eviction costs O(values near the moment, times the closures examined), one change
 //! of a run O(degree log n).
 //!
 //! What it does not do: prove a program optimal, split operations, or overlap transfers with computation.
@@ -403,6 +403,7 @@ impl<'a> Search<'a> {
             self.runs.remove(run);
             let now = match self.fits() {
                 true => 0.0,
+                false if over == 0.0 => f64::INFINITY,
                 false => self.runs.overflow(self.room),
             };
             if now <= over {

@@ -122,9 +122,29 @@ impl<'a> Runs<'a> {
             }
             buckets[place] = at;
         }
-        for (&op, &at) in order.iter().zip(&buckets) {
-            all.put(op, key(at, all.buckets[at as usize].len() as u32));
+        for (id, (&op, &at)) in (0..).zip(order.iter().zip(&buckets)) {
+            let of = &net.ops[op as usize];
+            let list = &mut all.buckets[at as usize];
+            all.runs.push(Run {
+                op,
+                key: key(at, list.len() as u32),
+                freed: [0; 2],
+                reused: 0,
+            });
+            list.push(id);
+            all.of[op as usize].push(id);
+            for &value in &of.inputs {
+                all.latest[value as usize] = at;
+            }
+            all.seconds += of.seconds;
+            all.dirty.push(at as usize);
         }
+        for id in 0..order.len() as u32 {
+            for &value in &all.op(id).outputs {
+                all.charge(all.end(value, id), value, 1);
+            }
+        }
+        all.settle();
         all
     }
 
