@@ -12,6 +12,7 @@
 //! | [`graph`] | [`Graph`] and [`Program`]; their simulator; [`plan_graph`] and [`plan_chain`], from a step and a request to a plan |
 //! | [`chain`] | [`Chain`]: the costs of each stage; its JSON file format |
 //! | [`schedule`] | [`Action`]: one action of a step over stages; lists of them, and their text form |
+//! | `search` | the planner `auto`: one search over the runs of all operations |
 //! | `planner` | the planners for chains, one file each: from a chain to schedules |
 //! | `request` | [`Request`] and [`Planner`]: what to plan for |
 //!
