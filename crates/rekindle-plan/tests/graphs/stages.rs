@@ -191,7 +191,8 @@ fn what_is_made_of_given_tensors_in_an_order_found_once_runs_again() {
     };
     let plan = plan_graph(&builder.graph, &request).unwrap();
     let saved = recorded.peak - plan.simulated.peak;
-    assert!(saved >= Bytes(40), "{saved} of {}", recorded.peak);
+    // Three layers more than the inputs of three segments and the layers of one.
+    assert!(saved >= Bytes(30), "{saved} of {}", recorded.peak);
 }
 
 /// The skips of a U-Net are most of its memory: only a planner that evicts single tensors gets below half of it
