@@ -66,7 +66,8 @@ fn nines(word: &str) -> String {
 }
 
 /// The words of the text, with nines in the lines that `varies` tells of: what kernels and the process itself hold differs
-/// from one machine and one process to the next, and so does all that a budget leaves beside them, and widths of columns.
+/// from one machine and one process to the next, and so does all that a budget leaves beside them, the moment of the peak, at
+/// which a part may take nothing, and widths of columns.
 fn masked(text: &str, varies: impl Fn(&str) -> bool) -> String {
     let lines = text.lines().map(|line| {
         let shown = |word: &str| match varies(line) {
@@ -74,7 +75,7 @@ fn masked(text: &str, varies: impl Fn(&str) -> bool) -> String {
             false => word.to_owned(),
         };
         let words: Vec<String> = line.split_whitespace().map(shown).collect();
-        words.join(" ")
+        words.join(" ").replace(" 9 B ", " 9.9 MiB ")
     });
     lines.collect::<Vec<_>>().join("\n")
 }
