@@ -121,4 +121,9 @@ impl Request {
             ..Request::default()
         }
     }
+
+    /// The budget, or without one more than any plan takes.
+    pub(crate) fn most_bytes(&self) -> Bytes {
+        self.budget.unwrap_or(Bytes::MAX)
+    }
 }

@@ -4,7 +4,6 @@ use super::error::GraphPlanError;
 use super::plan::GraphPlan;
 use super::staged::AllStaged;
 use super::stages::Stages;
-use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
 use crate::request::{Planner, Request};
@@ -24,7 +23,7 @@ pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, GraphPl
     let mut all = AllStaged::over(&graph, vec![stages]);
     if request.planner == Planner::Auto {
         all.add(Planner::None, None)?;
-        if let Some(plain) = all.fastest_within(request.budget.unwrap_or(Bytes::MAX)) {
+        if let Some(plain) = all.fastest_within(request.most_bytes()) {
             return Ok(all.plan(Planner::None, plain)?);
         }
     }

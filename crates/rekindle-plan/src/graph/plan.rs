@@ -75,9 +75,8 @@ impl GraphPlan {
 pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPlanError> {
     graph.validate()?;
     let recorded = Found::of(graph, &Program::recorded(graph)?);
-    let budget = request.budget.unwrap_or(Bytes::MAX);
     match request.planner {
-        Planner::Auto if recorded.peak() > budget => searched(graph, request, budget),
+        Planner::Auto if recorded.peak() > request.most_bytes() => searched(graph, request),
         Planner::None | Planner::Auto => fitting(finish(Planner::None, recorded, None), request),
         planner @ (Planner::Segments(_) | Planner::Optimal) => {
             AllStaged::new(graph, &borders(graph), planner)?.best(planner, request)
@@ -86,8 +85,8 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPl
 }
 
 /// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
-fn searched(graph: &Graph, request: &Request, budget: Bytes) -> Result<GraphPlan, GraphPlanError> {
-    let starts = over_stages(graph, Some(budget))?;
+fn searched(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPlanError> {
+    let starts = over_stages(graph, request.budget)?;
     let leanest = || smallest(graph, Bytes::ZERO, |even| over_stages(even, None));
     let on_device = fastest(graph, request, Bytes::ZERO, &starts, leanest)?;
     let best = match &request.link {
@@ -130,7 +129,7 @@ fn fastest(
     starts: &[Found],
     smallest: impl FnOnce() -> Result<Found, GraphPlanError>,
 ) -> Result<Result<Found, Found>, GraphPlanError> {
-    let budget = request.budget.unwrap_or(Bytes::MAX);
+    let budget = request.most_bytes();
     let within =
         |starts: &[Found]| search::within(graph, budget, host, starts, request.effort.max(1));
     if let Some(found) = within(starts)? {
@@ -210,7 +209,7 @@ pub(super) fn fitting(plan: GraphPlan, request: &Request) -> Result<GraphPlan, G
 fn infeasible(leanest: GraphPlan, request: &Request) -> GraphPlanError {
     GraphPlanError::Infeasible {
         planner: request.planner,
-        budget: request.budget.unwrap_or(Bytes::MAX),
+        budget: request.most_bytes(),
         leanest: Box::new(leanest),
     }
 }

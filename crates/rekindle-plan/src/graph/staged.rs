@@ -121,7 +121,7 @@ impl<'a> AllStaged<'a> {
         planner: Planner,
         request: &Request,
     ) -> Result<GraphPlan, GraphPlanError> {
-        let budget = request.budget.unwrap_or(Bytes::MAX);
+        let budget = request.most_bytes();
         let best = self.fastest_within(budget).or(self.leanest());
         // Every planner has a schedule for stages, and there is one at least.
         let none = || PlanError::Request("there are no stages to plan".to_owned());

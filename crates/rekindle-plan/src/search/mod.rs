@@ -45,6 +45,7 @@ const STEP_PART: u64 = 10;
 const LEAST_STEP_PART: u64 = 2;
 /// Evictions of one round, at most.
 const ROUND: usize = 60;
+
 /// The most bytes on the device and of copies on the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
