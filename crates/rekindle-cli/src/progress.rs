@@ -8,6 +8,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use rekindle_train::{
     NonFinite,
+    device::seal_kernels,
     record::StepRecord,
     session::{Event, MemoryNow, Planned},
     settings::OnNonFinite,
@@ -142,6 +143,8 @@ impl Progress {
         if compiling::count() == 0 {
             stop::in_order(STOPPING);
         }
+        // A run that is killed later keeps them.
+        seal_kernels();
         self.note_plan(planned);
         if let Some(bar) = &self.bar {
             bar.reset();
@@ -155,6 +158,7 @@ impl Progress {
         failure::note_step(step.step + 1);
         stop::in_order(STOPPING);
         if !mem::replace(&mut self.stepped, true) && compiling::count() > 0 {
+            seal_kernels();
             self.line(&compiling::kept());
         }
         let accuracy = step

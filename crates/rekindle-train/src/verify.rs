@@ -31,7 +31,9 @@ use rekindle::{
 
 /// The largest differences between the plain run and one by a plan.
 ///
-/// A difference is relative to the largest value of its tensor, or absolute where that is below 1.
+/// A difference is relative to the largest value of its tensor, or absolute where that is below 1. Of the state, root mean
+/// squares take the place of largest values: an adaptive optimizer moves an element whose gradient is zero within rounding by
+/// a whole step, one way or the other.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Comparison {
     /// The plan's name: `2 segments`, `within 40.0 MiB`, `the config's plan`, a file.
@@ -203,16 +205,17 @@ impl Values {
             plan,
             planner: planned.summary.planner.to_string(),
             segments: planned.summary.segments.as_ref().map(Vec::len),
-            loss: difference(&self.losses, &other.losses),
-            gradients: difference(gradients, &other.gradients),
-            state: difference(&self.state, &other.state),
+            loss: difference(&self.losses, &other.losses, largest),
+            gradients: difference(gradients, &other.gradients, largest),
+            state: difference(&self.state, &other.state, root_mean_square),
             identical,
         }
     }
 }
 
-/// The largest difference over all tensors; infinite where shapes differ or a value is not finite.
-fn difference(plain: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
+/// The largest difference over all tensors, each as this size of what lies between the two, relative to that of the plain
+/// one; infinite where shapes differ or a value is not finite.
+fn difference(plain: &[Vec<f32>], other: &[Vec<f32>], size: fn(&[f32]) -> f64) -> f64 {
     if plain.len() != other.len() {
         return f64::INFINITY;
     }
@@ -220,12 +223,19 @@ fn difference(plain: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
         if plain.len() != other.len() || !plain.iter().chain(other).all(|value| value.is_finite()) {
             return f64::INFINITY;
         }
-        let scale = plain.iter().map(|value| value.abs()).fold(1.0, f32::max);
-        let apart = plain.iter().zip(other);
-        let apart = apart.map(|(plain, other)| (plain - other).abs());
-        f64::from(apart.fold(0.0, f32::max) / scale)
+        let apart = plain.iter().zip(other).map(|(plain, other)| plain - other);
+        size(&apart.collect::<Vec<_>>()) / size(plain).max(1.0)
     };
     plain.iter().zip(other).map(of_tensor).fold(0.0, f64::max)
+}
+
+fn largest(values: &[f32]) -> f64 {
+    f64::from(values.iter().map(|value| value.abs()).fold(0.0, f32::max))
+}
+
+fn root_mean_square(values: &[f32]) -> f64 {
+    let squares = values.iter().map(|&value| f64::from(value).powi(2));
+    (squares.sum::<f64>() / values.len().max(1) as f64).sqrt()
 }
 
 fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
@@ -253,4 +263,37 @@ fn values_of<M: Module>(model: &M, gradients: Option<&GradientsParams>) -> Vec<V
     };
     model.visit(&mut read);
     read.values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_optimizers_step_one_way_or_the_other_is_none_of_a_whole_tensor() {
+        let plain = [vec![0.5; 400]];
+        let mut other = plain.clone();
+        // One element of 400.
+        other[0][7] += 0.25;
+        assert_eq!(difference(&plain, &other, largest), 0.25);
+        assert_eq!(difference(&plain, &other, root_mean_square), 0.0125);
+        // A step that is missing everywhere is the same by both.
+        let missing = [vec![0.25; 400]];
+        assert_eq!(difference(&plain, &missing, largest), 0.25);
+        assert_eq!(difference(&plain, &missing, root_mean_square), 0.25);
+        // Relative to the tensor where it is large.
+        let (large, apart) = ([vec![30.0, 40.0]], [vec![30.0, 41.0]]);
+        assert_eq!(difference(&large, &apart, largest), 1.0 / 40.0);
+        assert_eq!(difference(&large, &apart, root_mean_square), 1.0 / 50.0);
+    }
+
+    #[test]
+    fn other_shapes_and_what_is_not_finite_differ_infinitely() {
+        let plain = [vec![1.0, 2.0]];
+        for other in [vec![], vec![vec![1.0]], vec![vec![1.0, f32::NAN]]] {
+            for size in [largest, root_mean_square] {
+                assert_eq!(difference(&plain, &other, size), f64::INFINITY);
+            }
+        }
+    }
 }

@@ -9,19 +9,21 @@
 //! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-compute-9-0-driver-580-159-04-nvrtc-1f2e3d4c/
 //!   kernels.db, kernels.db-wal    cubecl's
 //!   chosen                        steps for which kernels are chosen, by hash: docs/cuda.md
-//!   seal                          names, lengths and CRC-32 of these three, when they were last at rest
+//!   seal                          names, lengths and CRC-32 of these three, as they were last seen whole
 //!   lock                          locked by every process that uses them
 //! ```
 //!
 //! The database has no checksums, and a damaged one may produce kernels that compute wrong results. Therefore a process
 //! that is the only user of a folder checks the seal, and empties the folder if the seal is missing or does not match;
-//! then kernels are compiled again. A seal is written [at the end](seal_kernels) of a process; one that is killed leaves none.
+//! then kernels are compiled again. A seal is written when a run has its plan, after its first step, and [at the end](seal_kernels)
+//! of a process. What a killed process has added to the log since then is kept: each frame of the log has a checksum, and
+//! the database reads it up to the first that does not match.
 //!
 //! A folder of another driver or another version stays; any of them may be deleted at any time.
 
 use std::{
     fs::{self, File, TryLockError},
-    io,
+    io::{self, Read},
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -30,6 +32,8 @@ use super::DeviceInfo;
 use crate::{checksum::checksum, replace::open_regular};
 
 const DATABASE: [&str; 3] = ["kernels.db", "kernels.db-wal", "chosen"];
+/// What the processes that use the database share. Without it the log is read, and its checksums compared.
+const SHARED: &str = "kernels.db-tshm";
 const SEAL: &str = "seal";
 const LOCK: &str = "lock";
 
@@ -62,8 +66,8 @@ pub fn kept_kernels() -> Option<&'static Path> {
     KEPT.get().map(|kernels| &*kernels.folder)
 }
 
-/// Seals the kernels that this process has kept. Call this at the end of the process; otherwise the next process may
-/// compile again.
+/// Seals the kernels that this process has kept so far. Call this at the end of the process, and where it has compiled much;
+/// otherwise the next process may compile again.
 pub fn seal_kernels() {
     if let Some(kernels) = KEPT.get() {
         kernels.seal();
@@ -100,6 +104,7 @@ impl Kernels {
                 if !kernels.is_sealed() {
                     kernels.empty()?;
                 }
+                let _ = fs::remove_file(kernels.folder.join(SHARED));
                 kernels.lock.unlock()?;
             }
             // The process that holds the lock has already checked the seal.
@@ -111,8 +116,18 @@ impl Kernels {
     }
 
     fn is_sealed(&self) -> bool {
-        let seal = fs::read_to_string(self.folder.join(SEAL));
-        seal.is_ok_and(|seal| self.digest().is_ok_and(|digest| digest == seal))
+        let Ok(seal) = fs::read_to_string(self.folder.join(SEAL)) else {
+            return false;
+        };
+        // All but the database itself only grow.
+        let sealed = |name: &str| {
+            let length = |line: &str| line.strip_prefix(name)?.split(' ').nth(1)?.parse().ok();
+            match name == DATABASE[0] {
+                true => u64::MAX,
+                false => seal.lines().find_map(length).unwrap_or(u64::MAX),
+            }
+        };
+        self.digest(sealed).is_ok_and(|digest| digest == seal)
     }
 
     fn empty(&self) -> io::Result<()> {
@@ -129,18 +144,18 @@ impl Kernels {
 
     /// Writes a seal. If that fails, the seal is treated as missing.
     fn seal(&self) {
-        if let Ok(digest) = self.digest() {
+        if let Ok(digest) = self.digest(|_| u64::MAX) {
             let _ = fs::write(self.folder.join(SEAL), digest);
         }
     }
 
-    /// Names, lengths and checksums of the database's files.
-    fn digest(&self) -> io::Result<String> {
+    /// Names, lengths and checksums of the database's files, of each only the first bytes, so `many`.
+    fn digest(&self, many: impl Fn(&str) -> u64) -> io::Result<String> {
         let mut digest = String::new();
         for name in DATABASE {
             match File::open(self.folder.join(name)) {
                 Ok(file) => {
-                    let (length, sum) = checksum(file)?;
+                    let (length, sum) = checksum(file.take(many(name)))?;
                     digest.push_str(&format!("{name} {length} {sum:08x}\n"));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -213,12 +228,25 @@ mod tests {
         drop(Kernels::open(path.clone()).unwrap());
         assert!(!database.exists());
 
-        for damage in [&b"compilEd"[..], b"comp", b""] {
+        let log = path.join(DATABASE[1]);
+        for (file, damage) in [
+            (&database, &b"compilEd"[..]),
+            (&database, b"comp"),
+            (&database, b"compiled more"),
+            (&database, b""),
+            (&log, b"And more, and more"),
+            (&log, b"and"),
+        ] {
             filled(&path);
-            fs::write(&database, damage).unwrap();
+            fs::write(file, damage).unwrap();
             drop(Kernels::open(path.clone()).unwrap());
             assert!(!database.exists() && !path.join(SEAL).exists());
         }
+        // A process that was killed after its seal has added to the log.
+        filled(&path);
+        fs::write(&log, b"and more, and more").unwrap();
+        drop(Kernels::open(path.clone()).unwrap());
+        assert_eq!(fs::read(&log).unwrap(), b"and more, and more");
         filled(&path);
         fs::remove_file(&database).unwrap();
         fs::create_dir(&database).unwrap();
