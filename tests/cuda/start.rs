@@ -27,8 +27,8 @@ fn compiled(standin: &Standin) -> Vec<String> {
 
 /// Starts again where starts have compiled `known`: nothing of that is compiled again. Which of its inputs an operation
 /// overwrites differs now and then from start to start, so that a kernel may be new.
-fn starts_with_what_is_kept(standin: &Standin, known: &mut Vec<String>) {
-    let said = done(standin.train(&[], &[]));
+fn starts_with_what_is_kept(standin: &Standin, arguments: &[&str], known: &mut Vec<String>) {
+    let said = done(standin.train(arguments, &[]));
     let new = compiled(standin);
     let again = new.iter().filter(|one| known.contains(one)).count();
     assert!(again == 0 && new.len() <= 2, "{again} of {new:?}: {said}");
@@ -68,7 +68,7 @@ fn kernels_are_kept_beside(others: &[(&str, &str)]) {
         "{said}"
     );
     assert!(said.contains("cached in"), "{said}");
-    starts_with_what_is_kept(&standin, &mut known);
+    starts_with_what_is_kept(&standin, &[], &mut known);
 
     for &setting in others {
         done(standin.train(&[], &[setting]));
@@ -76,7 +76,7 @@ fn kernels_are_kept_beside(others: &[(&str, &str)]) {
     }
     assert_eq!(databases(&standin).len(), 1 + others.len());
     // The first one's are still there.
-    starts_with_what_is_kept(&standin, &mut known);
+    starts_with_what_is_kept(&standin, &[], &mut known);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_damaged_or_unwritable_cache_costs_a_compilation() {
     for damage in damages {
         damage();
         done(standin.train(&[], &[]));
-        starts_with_what_is_kept(&standin, &mut compiles_anew());
+        starts_with_what_is_kept(&standin, &[], &mut compiles_anew());
     }
 
     // No folder can be made in a file.
@@ -205,6 +205,23 @@ fn a_signal_ends_a_compilation_at_once() {
     // The compiler that sleeps holds the pipe: it has no end.
     let rest = until(&mut said, "interrupted");
     assert_eq!(child.wait().expect("ended").code(), Some(130), "{rest}");
+}
+
+#[test]
+#[ignore = "`.ci/full` runs it"]
+fn a_run_that_is_killed_keeps_its_kernels() {
+    let Some(standin) = Standin::new() else {
+        return;
+    };
+    let mut child = spawned(&mut standin.train(&["--steps", "1000000"], &[]));
+    let mut said = BufReader::new(child.stderr.take().expect("piped"));
+    until(&mut said, "step 1/");
+    signal(&child, "-KILL");
+    child.wait().expect("ended");
+    let mut known = compiled(&standin);
+    assert!(!known.is_empty());
+    // The second step compiles kernels of its own.
+    starts_with_what_is_kept(&standin, &["--steps", "1"], &mut known);
 }
 
 #[test]

@@ -142,9 +142,10 @@ impl Progress {
         // lost before it is done.
         if compiling::count() == 0 {
             stop::in_order(STOPPING);
+        } else {
+            // A run that is killed later keeps them.
+            seal_kernels();
         }
-        // A run that is killed later keeps them.
-        seal_kernels();
         self.note_plan(planned);
         if let Some(bar) = &self.bar {
             bar.reset();
