@@ -20,7 +20,7 @@ use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
 /// With more stages than this, the planners for chains are slow.
-const MOST_STAGES: usize = 96;
+pub(super) const MOST_STAGES: usize = 96;
 /// A stretch between two borders with more than this share of the weight is cut even where more than one storage is
 /// live.
 const LONG_STRETCH: f64 = 0.25;

@@ -45,9 +45,6 @@ const STEP_PART: u64 = 10;
 const LEAST_STEP_PART: u64 = 2;
 /// Evictions of one round, at most.
 const ROUND: usize = 60;
-/// A start of more than so many runs for each operation is tried if no other fits: it takes long to prune (a chain of 1,000
-/// layers has 143, 24 s), and others lead to faster programs.
-const LONG: usize = 16;
 
 /// The most bytes on the device and of copies on the host.
 #[derive(Clone, Copy, Debug)]
@@ -141,14 +138,8 @@ impl<'a> Search<'a> {
             return None;
         }
         let recorded = Runs::recorded(self.net);
-        let is_long = |start: &Vec<u32>| start.len() > LONG * self.net.ranks;
-        let mut starts: Vec<_> = std::iter::once(&recorded).chain(others).collect();
-        starts.sort_by_key(|start| is_long(start));
         let mut best: Option<(f64, Vec<u32>)> = None;
-        for start in starts {
-            if best.is_some() && is_long(start) {
-                break;
-            }
+        for start in std::iter::once(&recorded).chain(others) {
             self.restart(start);
             let all = 40 * self.net.ranks + 100;
             if self.fit(Choice::default(), all) {
