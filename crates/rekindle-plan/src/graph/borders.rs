@@ -20,7 +20,7 @@ use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
 /// With more stages than this, the planners for chains are slow.
-pub(super) const MOST_STAGES: usize = 96;
+const MOST_STAGES: usize = 96;
 /// A stretch between two borders with more than this share of the weight is cut even where more than one storage is
 /// live.
 const LONG_STRETCH: f64 = 0.25;
@@ -42,15 +42,25 @@ pub struct Border {
 
 /// The borders of a valid graph, first to last. There may be none.
 pub fn borders(graph: &Graph) -> Vec<Border> {
+    let (points, marked) = points(graph);
+    points.borders(&marked.unwrap_or_else(|| points.choose()))
+}
+
+/// As [`borders`], but of more than [`MOST_STAGES`] marks a part, too.
+pub(super) fn few_borders(graph: &Graph) -> Vec<Border> {
+    let (points, marked) = points(graph);
+    let few = marked.map(|marked| points.few(marked));
+    points.borders(&few.unwrap_or_else(|| points.choose()))
+}
+
+/// The points of a graph, and which of them are marked, if any is.
+fn points(graph: &Graph) -> (Points, Option<Vec<usize>>) {
     let forward = forward_operations(graph);
-    let marked = marked(graph, forward);
-    let points = Points::new(graph, forward);
-    let places = if marked.is_empty() {
-        points.choose()
-    } else {
-        marked
-    };
-    points.borders(&places)
+    let marked = Some(marked(graph, forward));
+    (
+        Points::new(graph, forward),
+        marked.filter(|marked| !marked.is_empty()),
+    )
 }
 
 /// Number of operations in the forward pass; all operations of the backward pass come after it.
@@ -122,11 +132,7 @@ impl Points {
     fn choose(&self) -> Vec<usize> {
         let last = self.weights.len() - 1;
         let single: Vec<usize> = (1..last).filter(|&p| self.live[p].0 == 1).collect();
-        let mut chosen = if single.len() < MOST_STAGES {
-            single
-        } else {
-            self.smallest_of_slices(single.into_iter(), MOST_STAGES)
-        };
+        let mut chosen = self.few(single);
         let mut more = Vec::new();
         let edges = [0].into_iter().chain(chosen.iter().copied());
         for (start, end) in edges.zip(chosen.iter().copied().chain([last])) {
@@ -139,6 +145,14 @@ impl Points {
         chosen.extend(more);
         chosen.sort_unstable();
         chosen
+    }
+
+    /// These points, or of more than [`MOST_STAGES`] about so many.
+    fn few(&self, points: Vec<usize>) -> Vec<usize> {
+        match points.len() < MOST_STAGES {
+            true => points,
+            false => self.smallest_of_slices(points.into_iter(), MOST_STAGES),
+        }
     }
 
     /// Of each of `slices` slices of equal weight, the point with the fewest live bytes.

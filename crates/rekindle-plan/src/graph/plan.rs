@@ -1,6 +1,6 @@
 //! Entry point of the planners for graphs: [`plan_graph`] takes a graph and a request and returns a program.
 
-use super::borders::{Border, MOST_STAGES, borders};
+use super::borders::{borders, few_borders};
 use super::error::GraphPlanError;
 use super::link::{self, Link};
 use super::staged::AllStaged;
@@ -172,14 +172,10 @@ fn smallest(
 const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
 
 /// Programs of `optimal` from which a search may reach a budget, or else the smallest peak; that with the smallest peak is the
-/// first. There are none if the planners for chains reject the sizes. Where there are more stages than these planners are quick
-/// with, neighbours are taken together: the search undoes what that costs, and a chain of 1,000 layers in its smallest peak
-/// has a program of a million runs.
+/// first. There are none if the planners for chains reject the sizes. A few stages will do: the search undoes what is lost, and
+/// a chain of 1,000 layers in its smallest peak has a program of a million runs.
 fn over_stages(graph: &Graph, budget: Option<Bytes>) -> Result<Vec<Found>, GraphPlanError> {
-    let borders = borders(graph);
-    let together = borders.len().div_ceil(MOST_STAGES).max(1);
-    let borders: Vec<Border> = borders.into_iter().step_by(together).collect();
-    let all = match AllStaged::new(graph, &borders, Planner::Optimal) {
+    let all = match AllStaged::new(graph, &few_borders(graph), Planner::Optimal) {
         Err(GraphPlanError::Plan(PlanError::Chain(_))) => return Ok(Vec::new()),
         all => all?,
     };
