@@ -245,7 +245,7 @@ fn control_characters_do_not_reach_the_terminal() {
     );
     write(
         "key.toml",
-        &CONFIG.replace("batch = 4", "\"\\u001b[2J\" = 4"),
+        &CONFIG.replace("batch = 4", "\"\\u001b[2J\\r\\u202e\" = 4"),
     );
     write("raw.toml", &CONFIG.replace("batch = 4", "\u{1b}[2J = 4"));
     for (arguments, words) in [
@@ -259,9 +259,26 @@ fn control_characters_do_not_reach_the_terminal() {
     ] {
         let said = said(&refused(folder.path(), arguments));
         assert!(said.contains(words), "{said}");
-        let commands = |character: char| character.is_control() && character != '\n';
+        let commands = |character: char| {
+            character.is_control() && character != '\n' || character == '\u{202e}'
+        };
         assert!(!said.contains(commands), "{said:?}");
     }
+}
+
+#[test]
+fn a_file_that_is_read_is_not_replaced() {
+    let folder = folder(CONFIG);
+    for arguments in [
+        &["plan", "run.toml", "--segments", "2", "-o", "run.toml"][..],
+        &["profile", "run.toml", "-o", "./run.toml"],
+        &["train", "run.toml", "--track", "run.toml"],
+    ] {
+        let words = ["the command reads this file, and would replace it"];
+        assert_says(&refused(folder.path(), arguments), 2, &words);
+    }
+    let config = fs::read_to_string(folder.path().join("run.toml"));
+    assert_eq!(config.expect("text"), CONFIG);
 }
 
 /// The batch alone is a gibibyte.

@@ -322,6 +322,56 @@ fn a_run_starts_from_weights_and_goes_on_from_them() {
     assert_eq!(wrong.0, Some(2), "{}", wrong.1);
 }
 
+/// In place of the files that a run leaves: pipes that nobody writes to, a link, and a file of a tebibyte.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_strangers_folder_hangs_nothing_and_has_nothing_else_written() {
+    let cosine = "schedule = \"warmup-cosine\"\nwarmup_steps = 10\nfinal_rate = 1e-3\n";
+    let folder = folder(&CONFIG.replace(cosine, ""));
+    let (run, precious) = (folder.path().join("run"), folder.path().join("precious"));
+    let done = |arguments: &[&str]| {
+        let output = rekindle(folder.path(), arguments);
+        (output.status.code(), messages(&output))
+    };
+    let trained = done(&["train", "run.toml", "-o", "run", "--steps", "5"]);
+    assert_eq!(trained.0, Some(0), "{}", trained.1);
+    fs::write(&precious, "precious").expect("written");
+    std::os::unix::fs::symlink(&precious, run.join("report.html")).expect("a link");
+    let reported = done(&["report", "run"]);
+    assert_eq!(reported.0, Some(0), "{}", reported.1);
+    assert_eq!(fs::read_to_string(&precious).expect("text"), "precious");
+    let replaces = done(&["report", "run", "-o", "run/run.json"]);
+    assert_eq!(replaces.0, Some(2), "{}", replaces.1);
+
+    let report = &["report", "run"][..];
+    let resume = &["train", "--resume", "run", "--steps", "6"][..];
+    for (name, arguments) in [
+        ("run.json", report),
+        ("sweep.json", report),
+        ("command.json", resume),
+        ("config.toml", resume),
+        ("history.csv", resume),
+        ("lock", resume),
+    ] {
+        let (path, kept) = (run.join(name), folder.path().join("kept"));
+        let there = fs::rename(&path, &kept).is_ok();
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("started").success());
+        let (code, said) = done(arguments);
+        assert_eq!(code, Some(5), "{name}: {said}");
+        assert!(said.contains("it is not a regular file"), "{said}");
+        fs::remove_file(&path).expect("removed");
+        if there {
+            fs::rename(&kept, &path).expect("moved back");
+        }
+    }
+    let record = fs::File::options().write(true).open(run.join("run.json"));
+    record.expect("there").set_len(1 << 40).expect("a hole");
+    let (code, said) = done(report);
+    assert_eq!(code, Some(5), "{said}");
+    assert!(said.contains("it has 1099511627776 bytes"), "{said}");
+}
+
 /// All sources below a folder, with what they are called from the repository's top.
 fn sources(folder: &Path, into: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(folder).expect("a folder") {

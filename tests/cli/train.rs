@@ -1,21 +1,17 @@
 //! The binary from end to end: training, budgets, verification, devices.
 
-use std::{env, path::Path, process::Output};
+use std::{path::Path, process::Output};
 
 use serde_json::Value;
 
-use crate::support::{self, document, messages};
+use crate::support::{document, messages, rekindle};
 
 const MLP: &str = "configs/parity/mlp.toml";
 
-/// Runs the program at the top of the repository, to this exit code, on as many threads as the environment says, or two.
+/// Runs the program at the top of the repository, to this exit code.
 fn ended(code: i32, arguments: &[&str]) -> Output {
     let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let mut program = support::program(project, arguments);
-    if let Some(threads) = env::var_os("RAYON_NUM_THREADS") {
-        program.env("RAYON_NUM_THREADS", threads);
-    }
-    let output = program.output().expect("started");
+    let output = rekindle(project, arguments);
     let said = messages(&output);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
     output

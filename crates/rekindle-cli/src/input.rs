@@ -1,15 +1,28 @@
 //! Input files named by the user: texts, and JSON documents with a format tag, such as plans.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
-use rekindle_train::session::{PLAN_FORMAT, PlanFile};
+use rekindle_train::{
+    replace::read_regular,
+    session::{PLAN_FORMAT, PlanFile},
+};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::failure::Failure;
 
-/// The whole text of a file. Invalid UTF-8 counts as bad usage, not as an error of the system.
+/// The whole text of a file that the user named.
 pub fn text(path: &Path) -> Result<String, Failure> {
-    let bytes = fs::read(path).map_err(|error| Failure::file(path, &error))?;
+    decoded(path, fs::read(path))
+}
+
+/// The whole text of a file in the folder of a run or a sweep, which may be somebody else's.
+pub fn kept(path: &Path) -> Result<String, Failure> {
+    decoded(path, read_regular(path))
+}
+
+/// Invalid UTF-8 counts as bad usage, not as an error of the system.
+fn decoded(path: &Path, read: io::Result<Vec<u8>>) -> Result<String, Failure> {
+    let bytes = read.map_err(|error| Failure::file(path, &error))?;
     String::from_utf8(bytes).map_err(|error| {
         Failure::usage(format!(
             "{} is not UTF-8 text (byte {})",
@@ -19,20 +32,19 @@ pub fn text(path: &Path) -> Result<String, Failure> {
     })
 }
 
-/// A document of this program in a file, which must be of this format.
-pub fn document<T: DeserializeOwned>(path: &Path, format: &str) -> Result<T, Failure> {
+/// A document of this program, from the text of a file, which must be of this format.
+pub fn document<T: DeserializeOwned>(path: &Path, text: &str, format: &str) -> Result<T, Failure> {
     #[derive(Deserialize)]
     struct Tag {
         format: String,
     }
-    let text = text(path)?;
     let wrong = |error: serde_json::Error| Failure::usage(format!("{}: {error}", path.display()));
-    let found: Tag = serde_json::from_str(&text).map_err(|error| {
+    let found: Tag = serde_json::from_str(text).map_err(|error| {
         Failure::usage(format!("{}: no `{format}` file: {error}", path.display()))
             .help("such files are written by rekindle itself (`-o`), as JSON")
     })?;
     match found.format == format {
-        true => serde_json::from_str(&text).map_err(wrong),
+        true => serde_json::from_str(text).map_err(wrong),
         false => Err(Failure::usage(format!(
             "{} is a `{}` file; expected `{format}`",
             path.display(),
@@ -43,7 +55,7 @@ pub fn document<T: DeserializeOwned>(path: &Path, format: &str) -> Result<T, Fai
 
 /// Reads a plan that can run.
 pub fn plan(path: &Path) -> Result<PlanFile, Failure> {
-    let file: PlanFile = document(path, PLAN_FORMAT)?;
+    let file: PlanFile = document(path, &text(path)?, PLAN_FORMAT)?;
     match file.order() {
         Ok(_) => Ok(file),
         Err(error) => Err(Failure::usage(format!("{}: {error}", path.display()))

@@ -18,13 +18,6 @@
 //! | [`stop`] | signals that stop a command |
 //! | [`failure`], [`exit`], [`terminal`] | what ends a command early, its exit code, and how it looks: for people and as JSON |
 
-// A target of `fuzz` has this file as its root.
-#![cfg_attr(
-    fuzzing,
-    no_main,
-    expect(dead_code, reason = "nothing runs but what reads files")
-)]
-
 #[macro_use]
 mod output;
 
@@ -38,8 +31,6 @@ mod device;
 mod documents;
 mod exit;
 mod failure;
-#[cfg(fuzzing)]
-mod fuzz;
 mod input;
 mod launched;
 #[cfg(test)]

@@ -37,7 +37,8 @@ pub fn wrote_document() -> bool {
     DOCUMENT.load(Relaxed)
 }
 
-fn lines(document: &impl Serialize) -> Result<String, Failure> {
+/// One JSON document with its end of line.
+pub fn lines(document: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(document).map_err(Failure::other)?;
     Ok(format!("{text}\n"))
 }
@@ -81,12 +82,34 @@ pub fn text(text: &str) -> Outcome {
     }
 }
 
-/// Writes a file atomically: a reader never sees an incomplete file. An existing path that is not a regular file, such
-/// as `/dev/stdout`, is written directly.
+/// Writes a file atomically: a reader never sees an incomplete file, and a link is not followed.
 pub fn file(path: &Path, text: &str) -> Outcome {
-    let refused = |error: std::io::Error| Failure::file(path, &error);
-    if path.metadata().is_ok_and(|there| !there.is_file()) {
-        return std::fs::write(path, text).map_err(refused);
+    let written = replace(path, |out| out.write_all(text.as_bytes()));
+    written.map_err(|error| Failure::file(path, &error))
+}
+
+/// Writes a file that the user named, which may also be an existing one that is not regular, such as `/dev/stdout`.
+pub fn named_file(path: &Path, text: &str) -> Outcome {
+    match path.metadata().is_ok_and(|there| !there.is_file()) {
+        true => std::fs::write(path, text).map_err(|error| Failure::file(path, &error)),
+        false => file(path, text),
     }
-    replace(path, |out| out.write_all(text.as_bytes())).map_err(refused)
+}
+
+/// Refuses to write a file that the command reads.
+pub fn check_spared(
+    path: Option<&Path>,
+    read: impl IntoIterator<Item = impl AsRef<Path>>,
+) -> Outcome {
+    let written = path.and_then(|path| path.canonicalize().ok());
+    let mut read = read
+        .into_iter()
+        .map(|read| read.as_ref().canonicalize().ok());
+    match written.filter(|written| read.any(|read| read.as_ref() == Some(written))) {
+        None => Ok(()),
+        Some(path) => Err(Failure::usage(format!(
+            "{}: the command reads this file, and would replace it: name another one",
+            path.display()
+        ))),
+    }
 }

@@ -17,7 +17,8 @@ use crate::{
     input, output,
 };
 
-const FILE: &str = "command.json";
+/// How a run or a sweep was started, in its folder.
+pub const COMMAND: &str = "command.json";
 /// What to do where it cannot be had.
 const NAMED: &str = "it holds no run, or one of an older version: `rekindle train CONFIG --resume RUN_DIR` continues that";
 /// The config of a run, with all that was typed beside it.
@@ -64,7 +65,7 @@ impl Started {
 
     /// Writes it to a run's folder.
     pub fn keep(&self, folder: &Path) -> Outcome {
-        output::json_file(&folder.join(FILE), self)
+        output::json_file(&folder.join(COMMAND), self)
     }
 
     /// The command line as one line for a shell.
@@ -74,16 +75,18 @@ impl Started {
 
     /// The command line of the run in this folder.
     pub fn read(folder: &Path) -> Result<Self, Failure> {
-        let (path, shown) = (folder.join(FILE), folder.display());
+        let (path, shown) = (folder.join(COMMAND), folder.display());
         if !folder.exists() {
             let message = format!("{shown}: no such folder");
             return Err(Failure::coded(exit::FILE_REFUSED, message));
         }
         let read = match folder.is_dir() && !path.exists() {
             true => Err(Failure::usage(format!(
-                "{shown}: there is no `{FILE}` in this folder"
+                "{shown}: there is no `{COMMAND}` in this folder"
             ))),
-            false => input::document(&path, COMMAND_FORMAT),
+            false => {
+                input::kept(&path).and_then(|text| input::document(&path, &text, COMMAND_FORMAT))
+            }
         };
         read.map_err(|failure| failure.help(NAMED))
     }
@@ -93,7 +96,7 @@ impl Started {
 pub fn config_of(folder: &Path) -> Result<PathBuf, Failure> {
     let config = folder.join(CONFIG);
     if config.exists() {
-        return Ok(config);
+        return input::kept(&config).map(|_| config);
     }
     let shown = folder.display();
     let message = format!("{shown}: there is no `{CONFIG}` in this folder");
@@ -105,7 +108,7 @@ pub fn config_of(folder: &Path) -> Result<PathBuf, Failure> {
 /// Refuses the folder of a new run where a config stands that is no run's: it would be replaced.
 pub fn check_new(folder: &Path) -> Outcome {
     let config = folder.join(CONFIG);
-    if config.exists() && !folder.join(FILE).exists() {
+    if config.exists() && !folder.join(COMMAND).exists() {
         return Err(Failure::usage(format!(
             "{}: the run's own config would replace this file; name another folder",
             config.display()

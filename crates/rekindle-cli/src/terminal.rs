@@ -93,7 +93,8 @@ pub fn quiet() -> bool {
     look().quiet
 }
 
-/// Text from a file, safe for printing: control characters, which could manipulate the terminal, are escaped.
+/// Text from a file, safe for printing: control characters and marks of direction, which could make it look like another text,
+/// are escaped.
 pub fn shown(text: &str) -> String {
     replaced(text, |character| character.escape_unicode().to_string())
 }
@@ -105,13 +106,24 @@ pub fn in_place(text: &str) -> String {
 
 fn replaced(text: &str, by: impl Fn(char) -> String) -> String {
     let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character.is_control() && !matches!(character, '\n' | '\t' | '\r') {
-            true => shown += &by(character),
-            false => shown.push(character),
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        let safe = match character {
+            '\n' | '\t' => true,
+            '\r' => characters.peek() == Some(&'\n'),
+            _ => !character.is_control() && !turns(character),
+        };
+        match safe {
+            true => shown.push(character),
+            false => shown += &by(character),
         }
     }
     shown
+}
+
+/// Whether a character changes the direction of text.
+fn turns(character: char) -> bool {
+    matches!(character as u32, 0x61c | 0x200e..=0x200f | 0x202a..=0x202e | 0x2066..=0x2069)
 }
 
 /// Width of text in files and pipes, and the most that anyone reads with ease.

@@ -5,7 +5,7 @@
 
 use std::{
     fs::File,
-    io::Write as _,
+    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -24,7 +24,12 @@ pub struct TrackFile {
 impl TrackFile {
     /// Creates the file, with a first line that names its format.
     pub fn create(path: &Path) -> Result<Self, Failure> {
-        let file = File::create(path).map_err(|error| Failure::file(path, &error))?;
+        // A link to a file may have been planted; one to a pipe, such as `/dev/stdout`, is used.
+        let file = match path.is_symlink() && path.is_file() {
+            true => Err(io::Error::other("it is a link")),
+            false => File::create(path),
+        };
+        let file = file.map_err(|error| Failure::file(path, &error))?;
         let mut track = Self {
             path: path.to_owned(),
             file,

@@ -122,6 +122,11 @@ impl<R: Row> History<R> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if !is_at(&self.file, &self.path) {
+            // Nobody would find the lines.
+            let gone = "it was removed or replaced during the run";
+            return Err(io::Error::other(gone));
+        }
         self.file.seek(SeekFrom::Start(self.len))?;
         if let Err(error) = self.file.write_all(&self.pending) {
             // Part of a line may have been written. If it cannot be removed now, it is overwritten later.
@@ -136,6 +141,20 @@ impl<R: Row> History<R> {
     fn cut(&mut self) -> io::Result<()> {
         self.file.set_len(self.len)
     }
+}
+
+/// Whether a path names this file. Only Unix says so.
+fn is_at(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let of = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let there = path.symlink_metadata().map(of);
+        file.metadata()
+            .is_ok_and(|own| there.is_ok_and(|there| there == of(own)))
+    }
+    #[cfg(not(unix))]
+    path.exists()
 }
 
 /// Bytes of a file's lines up to that of step `done`, each of which is passed to `each`. The first line must be the columns.

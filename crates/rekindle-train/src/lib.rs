@@ -41,8 +41,6 @@ mod file_error;
 mod fingerprint;
 mod finite;
 pub mod fit;
-#[cfg(fuzzing)]
-mod fuzz;
 mod history;
 mod learning_rate;
 mod lock;
@@ -71,7 +69,5 @@ pub mod verify;
 
 pub use estimate::{Estimated, kernels};
 pub use file_error::FileError;
-#[cfg(fuzzing)]
-pub use fuzz::{fuzz_snapshot, fuzz_weights};
 pub use nonfinite::NonFinite;
 pub use rekindle::record::optimizer_state;

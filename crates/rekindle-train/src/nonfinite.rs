@@ -25,6 +25,9 @@ pub struct NonFinite {
     pub loss_scale: Option<f64>,
     /// The smaller scale of the next step, if the scale may be the cause: then the step was skipped.
     pub lower_scale: Option<f64>,
+    /// What of the model or the optimizer's state is itself not finite, where the step was to be skipped: then no step can
+    /// change anything.
+    pub state: Option<String>,
 }
 
 impl NonFinite {
@@ -45,8 +48,11 @@ impl NonFinite {
             ),
             _ => String::new(),
         };
+        let state = self.state.as_ref().map_or_else(String::new, |what| {
+            format!("; {what} is not finite, so that skipping steps changes nothing")
+        });
         format!(
-            "the loss of step {} is {}{gradient}{}. It is batch {} of epoch {}; the model, its statistics and the optimizer \
+            "the loss of step {} is {}{gradient}{}{state}. It is batch {} of epoch {}; the model, its statistics and the optimizer \
              are what they were before the step",
             self.step,
             self.loss,

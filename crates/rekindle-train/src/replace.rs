@@ -54,17 +54,48 @@ pub(super) fn remove_remains(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The most bytes of a file of a run's or a sweep's folder that is read whole.
+const MOST_READ: u64 = 256 << 20;
+
+/// Fails if a file in the folder of a run or a sweep is not one that a run can have written: a link, a pipe or the like, which
+/// somebody may have planted. Returns its bytes.
+///
+/// # Errors
+///
+/// The system's error.
+pub fn check_regular(path: &Path) -> io::Result<u64> {
+    let there = path.symlink_metadata()?;
+    match there.is_file() {
+        true => Ok(there.len()),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
 /// Opens a file to be read and written in place, and creates it if it does not exist. Fails if the path is not a regular
-/// file, for example a link.
+/// file.
 pub(super) fn open_regular(path: &Path) -> io::Result<File> {
-    match path.symlink_metadata() {
-        Ok(there) if !there.is_file() => Err(io::Error::other("it is not a regular file")),
-        _ => File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path),
+    if let Err(error) = check_regular(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let mut options = File::options();
+    let options = options.read(true).write(true).create(true).truncate(false);
+    options.open(path)
+}
+
+/// Reads a file in the folder of a run or a sweep. Fails if the path is not a regular file, or one that is far larger than what
+/// a run writes.
+///
+/// # Errors
+///
+/// The system's error.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    match check_regular(path)? {
+        0..=MOST_READ => fs::read(path),
+        more => Err(io::Error::other(format!(
+            "it has {more} bytes, and {MOST_READ} are read"
+        ))),
     }
 }
 

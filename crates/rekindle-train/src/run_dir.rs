@@ -31,7 +31,7 @@ use super::{
     lock::Lock,
     progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
-    replace::{remove_remains, replace},
+    replace::{read_regular, remove_remains, replace},
     session::{Event, Tell},
     snapshot::Snapshot,
     snapshots::{self, Snapshots},
@@ -39,10 +39,12 @@ use super::{
 };
 pub use snapshot_every::SnapshotEvery;
 
-const RECORD: &str = "run.json";
+/// The record of a run, in its folder.
+pub const RECORD: &str = "run.json";
 const HISTORY: &str = "history.csv";
 const EVALUATIONS: &str = "evaluations.csv";
-const WEIGHTS: &str = "weights.safetensors";
+/// The weights of a run, in its folder.
+pub(super) const WEIGHTS: &str = "weights.safetensors";
 
 /// What messages call the histories.
 const THE_HISTORY: &str = "the history";
@@ -96,23 +98,16 @@ impl RunDir {
                         ),
                     ));
                 }
-                let lock = Lock::take(folder)?;
-                let snapshot = newest(folder, tell)?;
-                if snapshot.is_none() {
-                    tell(Event::Noticed(&format!(
-                        "{shown}: the run has no snapshot and starts again"
-                    )));
-                }
-                Ok((lock, snapshot))
+                Ok((Lock::take(folder)?, newest(folder, tell)?))
             }
         }
     }
 
-    /// Whether the run in the folder has finished `steps` steps and everything after them.
-    pub(super) fn has_finished(&self, steps: usize) -> bool {
+    /// The number of steps of the run in the folder, if it has finished them and everything after them.
+    pub(super) fn finished(&self) -> Option<usize> {
         let folder = self.folder();
-        folder.join(WEIGHTS).exists()
-            && read_record(folder).is_ok_and(|record| record.steps == steps && !record.interrupted)
+        let record = read_record(folder).ok()?;
+        (!record.interrupted && folder.join(WEIGHTS).is_file()).then_some(record.steps)
     }
 }
 
@@ -138,9 +133,30 @@ pub fn read_record(folder: &Path) -> Result<RunRecord, FileError> {
             "holds no record of a run: `train -o` writes one with every snapshot and at the run's end",
         ));
     }
-    let text = fs::read(&path).map_err(FileError::refused(&path, "read"))?;
+    let text = read_regular(&path).map_err(FileError::refused(&path, "read"))?;
     RunRecord::from_json(&text)
         .map_err(|error| FileError::content(&path, format!("not a run's record: {error}")))
+}
+
+/// The history of a run that has done so many steps, and whose last line should be that of step `last`.
+fn history<R: Row>(
+    path: &Path,
+    (done, last): (usize, usize),
+    mut each: impl FnMut(&R),
+    tell: &mut Tell<'_>,
+) -> Result<History<R>, FileError> {
+    let mut end = 0;
+    let history = History::open(path, done, |row: &R| {
+        end = row.step();
+        each(row);
+    })?;
+    if end < last {
+        tell(Event::Noticed(&format!(
+            "{}: the lines after that of step {end} are damaged or missing, and lost",
+            path.display()
+        )));
+    }
+    Ok(history)
 }
 
 /// An open run folder, locked for this process.
@@ -157,19 +173,22 @@ pub(super) struct RunFiles {
 }
 
 impl RunFiles {
-    /// Opens the files of a run that has done this many steps, so that write errors are found before the first step.
-    /// `each` is called with the steps that were done.
+    /// Opens the files of a run that has come this far, so that write errors are found before the first step. `each` is called
+    /// with the steps that were done.
     pub(super) fn open(
         folder: &Path,
         lock: Lock,
         keep_snapshots: usize,
-        done: usize,
+        progress: &Progress,
         each: impl FnMut(&StepRecord),
+        tell: &mut Tell<'_>,
     ) -> Result<Self, FileError> {
         remove_remains(folder).map_err(FileError::refused(folder, "tidied up"))?;
+        let done = progress.steps;
+        let evaluated = progress.evaluation.as_ref().map_or(0, |last| last.step);
         Ok(Self {
-            steps: History::open(&folder.join(HISTORY), done, each)?,
-            evaluations: History::open(&folder.join(EVALUATIONS), done, |_| ())?,
+            steps: history(&folder.join(HISTORY), (done, done), each, tell)?,
+            evaluations: history(&folder.join(EVALUATIONS), (done, evaluated), |_| (), tell)?,
             snapshots: Snapshots::of_run(folder, keep_snapshots, done)?,
             unwritten: Vec::new(),
             made_room: false,

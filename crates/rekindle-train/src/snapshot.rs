@@ -45,9 +45,6 @@ use super::{
 };
 
 const FORMAT: &str = "rekindle-snapshot/4";
-/// How the header starts: `format` is the first of the metadata's keys.
-#[cfg(any(test, fuzzing))]
-const START: &str = r#"{"__metadata__":{"format":"rekindle-snapshot/4","#;
 const CHECKSUM: &str = "checksum";
 /// Names inside a parameter's state start with nothing.
 pub(crate) const STATE_PREFIX: &str = "";
@@ -269,15 +266,4 @@ fn check_sum(path: &Path) -> Result<(), FileError> {
             ),
         )),
     }
-}
-
-/// Writes a snapshot with the right start and checksum: the rest of the header up to a line's end, then all values.
-#[cfg(any(test, fuzzing))]
-pub(super) fn crafted(path: &Path, body: &[u8]) -> io::Result<()> {
-    let mut parts = body.splitn(2, |byte| *byte == b'\n');
-    let header = [START.as_bytes(), parts.next().unwrap_or_default()].concat();
-    let length = (header.len() as u64).to_le_bytes();
-    let mut bytes = [&length[..], &header, parts.next().unwrap_or_default()].concat();
-    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
-    std::fs::write(path, bytes)
 }

@@ -136,7 +136,9 @@ fn taken(folder: &Path) -> Result<BTreeSet<usize>, FileError> {
         }
         let name = entry.file_name();
         let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-        steps.extend(step.and_then(|step| step.parse::<usize>().ok()));
+        // Another file is `snapshot-007`.
+        let number = step.and_then(|step| step.parse::<usize>().ok());
+        steps.extend(number.filter(|number| Some(number.to_string().as_str()) == step));
     }
     Ok(steps)
 }
@@ -174,6 +176,8 @@ mod tests {
             taken.unwrap();
         };
         (1..=5).for_each(&mut take);
+        // Somebody else's.
+        fs::write(folder.path().join("snapshot-007"), b"").unwrap();
         // Cut short: 4 is the newest that is whole.
         fs::write(path(folder.path(), 5), b"rekindle").unwrap();
         let mut removed = Vec::new();

@@ -26,6 +26,8 @@ const FRONTIER_ROWS: usize = 24;
 
 /// Plans.
 pub fn run(args: &PlanArgs) -> Outcome {
+    let read = [&args.config, &args.chain, &args.graph];
+    output::check_spared(args.output.as_deref(), read.into_iter().flatten())?;
     if let Some(path) = &args.chain {
         return of_chain(args, path);
     }
@@ -109,7 +111,7 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
 fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     let file = PlanFile::new(plan);
     if let Some(path) = &args.output {
-        output::json_file(path, &file)?;
+        output::named_file(path, &output::lines(&file)?)?;
     }
     if args.answer.json {
         return output::json(&file);

@@ -20,6 +20,7 @@ use crate::{
 
 /// Measures, and writes the chain.
 pub fn run(args: &ProfileArgs) -> Outcome {
+    output::check_spared(args.output.as_deref(), [&args.config.config])?;
     let config = config::load(&args.config.training(args.measure.clone()))?;
     let device = config.device().resolve()?;
     let data = config.open_data()?;
@@ -27,7 +28,7 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     let step = measured(&job, &device)?.measured_step(&job);
     let text = step.to_json().map_err(Failure::other)?;
     if let Some(path) = &args.output {
-        output::file(path, &text)?;
+        output::named_file(path, &text)?;
     }
     if args.json {
         output::text(&format!("{text}\n"))

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle_train::run_dir::read_record;
+use rekindle_train::run_dir::{RECORD, read_record};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     report::{self, NO_TIMELINE, trace::trace as trace_of},
-    started::Started,
+    started::{COMMAND, Started},
     sweep,
 };
 
@@ -38,12 +38,18 @@ pub fn run(args: &ReportArgs) -> Outcome {
             args.runs.len()
         )));
     }
+    let records = [RECORD, sweep::folder::RECORD, COMMAND];
+    let of_run = |folder: &PathBuf| records.map(|name| folder.join(name));
+    output::check_spared(args.output.as_deref(), args.runs.iter().flat_map(of_run))?;
     let mut paths = Vec::new();
     for folder in &args.runs {
-        let path = args.output.clone();
-        let path = path.unwrap_or_else(|| folder.join("report.html"));
-        output::file(&path, &text(folder, trace)?)?;
-        paths.push(path);
+        let page = folder.join("report.html");
+        let text = text(folder, trace)?;
+        match &args.output {
+            None => output::file(&page, &text)?,
+            Some(path) => output::named_file(path, &text)?,
+        }
+        paths.push(args.output.clone().unwrap_or(page));
     }
     let format = REPORT_FORMAT;
     output::answer(args.answer.json, &Document { format, paths }, |document| {

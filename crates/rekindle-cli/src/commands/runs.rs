@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle_train::{record::Ran, run_dir::read_record};
+use rekindle_train::{record::Ran, replace::check_regular, run_dir::read_record};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -120,6 +120,7 @@ fn of(path: PathBuf) -> Option<Run> {
 
 /// Whether a process trains in this folder.
 fn is_locked(folder: &Path) -> bool {
-    let lock = File::open(folder.join("lock"));
+    let path = folder.join("lock");
+    let lock = check_regular(&path).and_then(|_| File::open(&path));
     lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
 }

@@ -85,6 +85,7 @@ fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
     let output = args.output.as_deref().filter(|_| speaks);
     output.map_or(Ok(()), check_new)?;
     let track = args.track.as_deref().filter(|_| speaks);
+    output::check_spared(track, [args.config_path()])?;
     let track = track.map(TrackFile::create).transpose()?;
     let run = &asked.config.run;
     let host = match run.budget.is_some() || run.plan.is_some() {

@@ -24,7 +24,8 @@ pub const RECORD: &str = "sweep.json";
 
 /// The record in a sweep's folder.
 pub fn read(folder: &Path) -> Result<SweepRecord, Failure> {
-    input::document(&folder.join(RECORD), SWEEP_FORMAT)
+    let path = folder.join(RECORD);
+    input::document(&path, &input::kept(&path)?, SWEEP_FORMAT)
 }
 
 /// Creates the folder if necessary. It must be empty and writable: this is checked now, before any row runs.

@@ -7,10 +7,9 @@ use std::{
 };
 
 use flate2::read::MultiGzDecoder;
-use sysinfo::System;
 
 use super::error::{from_io, length};
-use crate::file_error::FileError;
+use crate::{device::memory, file_error::FileError};
 
 /// A file that is read from its start, unpacked if its name ends in `.gz`.
 pub(super) struct Input {
@@ -55,7 +54,7 @@ impl Input {
             return Err(self.length_is_not(expected));
         }
         let left = expected.saturating_sub(self.taken);
-        self.check_room(left)?;
+        self.check_room(left, free())?;
         // Read one byte more, to detect a longer file.
         let bytes = self.up_to(left.saturating_add(1))?;
         match (bytes.len() as u64).cmp(&left) {
@@ -68,14 +67,11 @@ impl Input {
         }
     }
 
-    /// All of it.
-    pub(super) fn all(mut self) -> Result<Vec<u8>, FileError> {
-        self.check_room(self.length.unwrap_or(0))?;
-        let most = free();
+    /// All of it, if that is no more than so many bytes.
+    pub(super) fn all(mut self, most: u64) -> Result<Vec<u8>, FileError> {
+        self.check_room(self.length.unwrap_or(0), most)?;
         let bytes = self.up_to(most.saturating_add(1))?;
-        if bytes.len() as u64 > most {
-            self.check_room(u64::MAX)?;
-        }
+        self.check_room(bytes.len() as u64, most)?;
         Ok(bytes)
     }
 
@@ -98,14 +94,13 @@ impl Input {
         Ok(bytes)
     }
 
-    /// Fails if `bytes` is more than the free memory.
-    fn check_room(&self, bytes: u64) -> Result<(), FileError> {
-        let free = free();
-        match bytes <= free {
+    /// Fails if `bytes` is more than data may take.
+    fn check_room(&self, bytes: u64, most: u64) -> Result<(), FileError> {
+        match bytes <= most {
             true => Ok(()),
             false => Err(FileError::content(
                 &self.path,
-                format!("is larger than the memory that is free, which is {free} bytes"),
+                format!("is larger than the memory that is left for data, which is {most} bytes"),
             )),
         }
     }
@@ -115,13 +110,12 @@ impl Input {
     }
 }
 
-/// The free memory of the host; unlimited if the system does not report it.
-fn free() -> u64 {
-    let mut system = System::new();
-    system.refresh_memory();
-    match system.available_memory() {
+/// Bytes that data may take: of the memory that is left to this process an eighth is for all else. Unlimited if the system does
+/// not say.
+pub(super) fn free() -> u64 {
+    match memory().1.0 {
         0 => u64::MAX,
-        free => free,
+        free => free - free / 8,
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
     batch::{Batch, Numbers},
     dataset::{Dataset, TargetKind, contents},
     error::{empty, length},
-    file::{Input, require_folder},
+    file::{Input, free, require_folder},
 };
 use crate::{file_error::FileError, model::spec::SampleShape};
 
@@ -172,7 +172,7 @@ fn read_cifar10(paths: impl IntoIterator<Item = PathBuf>) -> Result<Images, File
         labels: Vec::new(),
     };
     for path in paths {
-        let bytes = Input::open(&path)?.all()?;
+        let bytes = Input::open(&path)?.all(free())?;
         if bytes.is_empty() {
             return Err(empty(&path));
         }

@@ -17,7 +17,7 @@ use super::{
     batch::{Batch, Numbers},
     dataset::{Dataset, TargetKind, contents},
     error::{DataError, empty},
-    file::Input,
+    file::{Input, free},
     split::starved,
 };
 use crate::{file_error::FileError, model::spec::SampleShape};
@@ -80,7 +80,7 @@ pub(super) fn open(
     }
     let files = paths
         .iter()
-        .map(|path| Input::open(path)?.all())
+        .map(|path| Input::open(path)?.all(free()))
         .collect::<Result<Vec<_>, FileError>>()?;
     let (longest, bytes) = paths
         .iter()

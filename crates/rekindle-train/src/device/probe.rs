@@ -72,7 +72,6 @@ pub fn probe_kind(device: DeviceId) -> Result<Vec<DeviceInfo>, Unavailable> {
 
 fn processor() -> DeviceInfo {
     let mut system = System::new();
-    system.refresh_memory();
     system.refresh_cpu_all();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let name = system
@@ -81,7 +80,7 @@ fn processor() -> DeviceInfo {
         .map(|cpu| cpu.brand().trim().to_owned())
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let (total, free) = limited(&system);
+    let (total, free) = memory();
     DeviceInfo {
         device: DeviceId::Cpu,
         name,
@@ -93,7 +92,9 @@ fn processor() -> DeviceInfo {
 }
 
 /// Total and free memory for this process, within the limits of its control groups and its address space.
-fn limited(system: &System) -> (Bytes, Bytes) {
+pub(crate) fn memory() -> (Bytes, Bytes) {
+    let mut system = System::new();
+    system.refresh_memory();
     let machine = (system.total_memory(), system.available_memory());
     let limits = [control_group::limit(), address_space()]
         .into_iter()

@@ -16,6 +16,19 @@ use mutated::{edited, edits};
 #[path = "../../../rekindle-plan/tests/support/mutated.rs"]
 mod mutated;
 
+/// How the header starts: `format` is the first of the metadata's keys.
+const START: &str = r#"{"__metadata__":{"format":"rekindle-snapshot/4","#;
+
+/// Writes a snapshot with the right start and checksum: the rest of the header up to a line's end, then all values.
+fn crafted(path: &Path, body: &[u8]) -> io::Result<()> {
+    let mut parts = body.splitn(2, |byte| *byte == b'\n');
+    let header = [START.as_bytes(), parts.next().unwrap_or_default()].concat();
+    let length = (header.len() as u64).to_le_bytes();
+    let mut bytes = [&length[..], &header, parts.next().unwrap_or_default()].concat();
+    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+    std::fs::write(path, bytes)
+}
+
 #[test]
 fn lengths_far_beyond_the_file_are_refused_before_memory_is_taken() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use rekindle_train::{
     record::{RunRecord, StepRecord},
     run_dir::{RunDir, SnapshotEvery},
     session::{Event, Job, RunError, ScheduleRequest, run},
-    settings::{OnNonFinite, TrainSettings},
+    settings::{OnNonFinite, RateSchedule, TrainSettings},
 };
 
 use crate::{
@@ -184,4 +184,35 @@ fn a_state_that_is_not_finite_never_replaces_a_snapshot() {
     }
     let before = look.snapshots.into_iter().nth(BAD - 1).unwrap().unwrap();
     assert!(tensors(folder) == before);
+}
+
+/// A learning rate that `f32` does not hold makes parameters infinite in the first update.
+#[test]
+fn skipping_ends_where_the_parameters_are_not_finite() {
+    let model = conv_net();
+    let split = data(&model, None);
+    let settings = TrainSettings {
+        steps: STEPS,
+        learning_rate: Some(1e39),
+        schedule: RateSchedule::Constant,
+        warmup_steps: None,
+        final_rate: 0.0,
+        eval_every: None,
+        on_nonfinite: OnNonFinite::Skip,
+        ..settings(ADAM)
+    };
+    let plain = ScheduleRequest::Plan(Request::default());
+    let job = Job::new(&model, &*split.train, &settings, plain);
+    let mut steps = 0;
+    let ended = run(&job, DeviceId::Cpu, &mut |event| {
+        steps += usize::from(matches!(event, Event::Stepped { .. }));
+    });
+    let error = ended.unwrap_err();
+    let RunError::NonFinite(found) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!((steps, found.step), (1, 2));
+    assert!(found.state.is_some());
+    let words = "is not finite, so that skipping steps changes nothing";
+    assert!(error.to_string().contains(words), "{error}");
 }

@@ -992,3 +992,59 @@ fn weights_go_out_and_in_again() {
     };
     assert!(error.is_of_system(), "{error}");
 }
+
+#[test]
+fn a_finished_run_without_snapshots_is_not_begun_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("run");
+    let mut case = Case::new(mlp(), SGD);
+    case.run(Some(RunDir::New(folder.clone())), go_on).unwrap();
+    for step in snapshots(&folder) {
+        fs::remove_file(folder.join(format!("snapshot-{step}"))).unwrap();
+    }
+    let history = fs::read(folder.join("history.csv")).unwrap();
+    let resume = || RunDir::Resume(folder.clone());
+    let done = case.run(Some(resume()), go_on).unwrap_err();
+    assert!(
+        matches!(*done, RunError::Finished { steps: STEPS, .. }),
+        "{done}"
+    );
+    case.settings.steps = 2 * STEPS;
+    let lost = case.refused(resume());
+    assert!(lost.reason().contains("no snapshot is left"), "{lost}");
+    assert!(!lost.is_of_system());
+    assert_eq!(fs::read(folder.join("history.csv")).unwrap(), history);
+}
+
+#[test]
+fn what_a_history_has_lost_is_told() {
+    let parent = tempfile::tempdir().unwrap();
+    let [damaged, replaced] = ["damaged", "replaced"].map(|name| parent.path().join(name));
+    let case = Case::new(mlp(), SGD);
+    half_a_run(&case, &damaged);
+    let history = damaged.join("history.csv");
+    let text = fs::read_to_string(&history).unwrap();
+    fs::write(&history, text.replacen("\n2,", "\nx,", 1)).unwrap();
+    let ran = case.run(Some(RunDir::Resume(damaged)), go_on).unwrap();
+    let [told] = &ran.notices[..] else {
+        panic!("{:?}", ran.notices);
+    };
+    let words = "history.csv: the lines after that of step 1 are damaged or missing, and lost";
+    assert!(told.ends_with(words), "{told}");
+
+    let history = replaced.join("history.csv");
+    let new = RunDir::New(replaced.clone());
+    let ran = case.run(Some(new), |step| {
+        if step == 1 {
+            let columns = fs::read_to_string(&history).unwrap();
+            fs::rename(&history, replaced.join("moved.csv")).unwrap();
+            fs::write(&history, columns.lines().next().unwrap().to_owned() + "\n").unwrap();
+        }
+        go_on(step)
+    });
+    let notices = ran.unwrap().notices;
+    let words = "history.csv: cannot be written: it was removed or replaced during the run";
+    assert!(notices[0].contains(words), "{notices:?}");
+    assert!(notices[1].contains("not all of its folder is written"));
+    assert_eq!(notices.len(), 2);
+}

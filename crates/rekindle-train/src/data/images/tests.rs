@@ -75,8 +75,18 @@ fn a_promise_larger_than_the_memory_is_refused() {
     let folder = TempDir::new().unwrap();
     let header = [&[0_u8, 0, 8, 3][..], &[0xff; 12]].concat();
     let path = write(&folder, "images.gz", &packed(&header));
-    let words = "is larger than the memory that is free";
+    let words = "is larger than the memory that is left for data";
     assert_refused(read_images(&path), words);
+}
+
+/// What it unpacks to is in no header.
+#[test]
+fn a_packed_text_is_unpacked_as_far_as_there_is_room() {
+    let folder = TempDir::new().unwrap();
+    let path = write(&folder, "text.gz", &packed(&[b'a'; 1 << 16]));
+    let all = |most| Input::open(&path).unwrap().all(most);
+    assert_eq!(all(1 << 16).unwrap(), [b'a'; 1 << 16]);
+    assert_refused(all((1 << 16) - 1), "left for data, which is 65535 bytes");
 }
 
 #[test]

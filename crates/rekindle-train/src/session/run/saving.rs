@@ -31,12 +31,7 @@ impl Session<'_> {
         if self.files.is_none() && !sharded {
             return Ok(());
         }
-        let mut found = self.not_finite()?;
-        if sharded {
-            let all = self.job.ranks.gathered(found);
-            found = all.map_err(RecordError::from)?.into_iter().flatten().next();
-        }
-        if let Some(what) = found {
+        if let Some(what) = self.not_finite()? {
             (self.tell)(Event::Noticed(&format!(
                 "no snapshot after step {}: {what} is not finite; the previous one is kept",
                 self.progress.steps
@@ -76,13 +71,19 @@ impl Session<'_> {
         self.optimizer.shards().is_some()
     }
 
-    /// The first of parameters, running statistics and optimizer state that is not finite, if one is not.
-    fn not_finite(&self) -> Result<Option<String>, RunError> {
-        if let Some(path) = finite::first(&self.model.valid(), None)? {
-            return Ok(Some(format!("`{path}`")));
+    /// The first of parameters, running statistics and optimizer state that is not finite, if one is not: of any rank.
+    pub(super) fn not_finite(&self) -> Result<Option<String>, RunError> {
+        let path = finite::first(&self.model.valid(), None)?;
+        let mut found = path.map(|path| format!("`{path}`"));
+        if found.is_none() {
+            let state = RunError::caught(|| self.optimizer.not_finite())?;
+            found = state.map(|id| format!("the optimizer's state of parameter {id}"));
         }
-        let state = RunError::caught(|| self.optimizer.not_finite())?;
-        Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
+        if self.is_sharded() {
+            let all = self.job.ranks.gathered(found);
+            found = all.map_err(RecordError::from)?.into_iter().flatten().next();
+        }
+        Ok(found)
     }
 
     /// Writes the record of an unfinished run.

@@ -10,11 +10,12 @@ use super::{
 };
 use crate::{
     device::{DeviceId, OpenDevice},
+    file_error::FileError,
     fingerprint::fingerprint,
     model::stage::tie,
     optimizer::AnyOptimizer,
     record::StepRecord,
-    run_dir::RunFiles,
+    run_dir::{RunDir, RunFiles, WEIGHTS},
     snapshot::Snapshot,
     step_times::StepTimes,
     tensors::Tensors,
@@ -147,21 +148,38 @@ fn open_run_dir(
     let Some(run_dir) = &job.run_dir else {
         return Ok((None, None));
     };
+    let folder = run_dir.folder();
     let (lock, snapshot) = run_dir.lock(tell)?;
     let steps = job.settings.steps;
-    let mut done = 0;
-    if let Some(snapshot) = &snapshot {
-        snapshot.check(fingerprint, steps)?;
-        done = snapshot.progress().steps;
-    }
+    let before = snapshot.as_ref();
+    before.map_or(Ok(()), |before| before.check(fingerprint, steps))?;
     // A run that was stopped right after its last step has left the rest to be done.
-    if done == steps && run_dir.has_finished(steps) {
+    let finished = run_dir.finished();
+    if finished == Some(steps) {
         return Err(RunError::Finished {
-            path: run_dir.folder().to_path_buf(),
+            path: folder.to_path_buf(),
             steps,
         });
     }
+    let progress = before.map(|before| before.progress().clone());
+    if let (None, RunDir::Resume(_)) = (&progress, run_dir) {
+        if let Some(finished) = finished {
+            let weights = folder.join(WEIGHTS);
+            let reason = format!(
+                "has finished {finished} steps, and no snapshot is left to go on from: start a new run in another folder, \
+                 from these weights with `--weights {}`",
+                weights.display()
+            );
+            return Err(FileError::content(folder, reason).into());
+        }
+        let shown = folder.display();
+        tell(Event::Noticed(&format!(
+            "{shown}: the run has no snapshot and starts again"
+        )));
+    }
     let each = |step: &StepRecord| times.add(step.step_s, step.step > 1);
-    let files = RunFiles::open(run_dir.folder(), lock, job.keep_snapshots, done, each)?;
+    let keep = job.keep_snapshots;
+    let progress = progress.unwrap_or_default();
+    let files = RunFiles::open(folder, lock, keep, &progress, each, tell)?;
     Ok((Some(files), snapshot))
 }

@@ -81,6 +81,10 @@ impl Session<'_> {
             self.model = before.put_back(self.take_model());
             if found.lower_scale.is_some() {
                 self.optimizer.scaler.overflowed();
+            } else if let Some(what) = self.not_finite()? {
+                let state = Some(what);
+                let found = found.clone();
+                return Err(RunError::NonFinite(Box::new(NonFinite { state, ..found })));
             }
         } else {
             drop(before);
@@ -208,6 +212,7 @@ impl Session<'_> {
             },
             loss_scale: scaler.scale(),
             lower_scale,
+            state: None,
         };
         if found.handled == OnNonFinite::Stop {
             return Err(RunError::NonFinite(Box::new(found)));
