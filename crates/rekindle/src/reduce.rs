@@ -11,7 +11,7 @@
 //! so the ranks only exchange one element-wise sum. A step that was recorded [with a
 //! reducer](crate::record::Recorded::with_reducer) does this while its backward pass runs.
 //!
-//! ```
+//! ```no_run
 //! use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, prelude::*};
 //! use rekindle::reduce::{self, Reducer};
 //!

@@ -17,11 +17,9 @@ const HELD_BYTES: u64 = 256;
 /// generated images. burn's recording device requires this; in a plain loop it does nothing. Running statistics are
 /// updated by each use, in order.
 ///
-/// ```
+/// ```no_run
 /// # use burn::{nn::{BatchNorm, BatchNormConfig}, prelude::*};
 /// # use rekindle::{record::RecordError, reused};
-/// # #[global_allocator]
-/// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 /// # let device = Device::flex().autodiff();
 /// # let norm = BatchNormConfig::new(3).init(&device);
 /// # let batch = (Tensor::<2>::ones([4, 3], &device), Tensor::<2>::zeros([4, 3], &device));

@@ -16,11 +16,9 @@ thread_local! {
 
 /// Runs `step` as a recorded step that this thread keeps. The first call records it and calls `plan` to plan it:
 ///
-/// ```
+/// ```no_run
 /// # use burn::{nn::{Linear, LinearConfig}, optim::AdamConfig, prelude::*};
 /// # use rekindle::record::{RecordError, run_recorded};
-/// # #[global_allocator]
-/// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 /// # let device = Device::flex().autodiff();
 /// # let layer = LinearConfig::new(4, 4).init(&device);
 /// # let input = Tensor::<2>::ones([2, 4], &device);

@@ -101,11 +101,9 @@ where
     /// backward pass as soon as its gradient is complete and no remaining operation reads its old value; then the
     /// gradient is freed. Plans take this into account: gradients are not kept until the end of the backward pass.
     ///
-    /// ```
+    /// ```no_run
     /// # use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, prelude::*};
     /// # use rekindle::record::RecordError;
-    /// # #[global_allocator]
-    /// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
     /// # let device = Device::flex().autodiff();
     /// let mut model = vec![LinearConfig::new(64, 64).init(&device), LinearConfig::new(64, 64).init(&device)];
     /// let batch = || Tensor::<2>::ones([2, 64], &device);
@@ -309,11 +307,9 @@ where
     /// Its peak, returned by [`Step::plan`], helps to choose a budget; [`Step::set_budget`] plans for one without
     /// measuring again.
     ///
-    /// ```
+    /// ```no_run
     /// # use burn::{nn::{Linear, LinearConfig}, prelude::*};
     /// # use rekindle::{plan::Planner, record::RecordError};
-    /// # #[global_allocator]
-    /// # static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
     /// # let device = Device::flex().autodiff();
     /// # let model = LinearConfig::new(4, 4).init(&device);
     /// # let batch = Tensor::<2>::ones([2, 4], &device);

@@ -13,7 +13,7 @@ use rekindle::{
     record::{Exchanges, Optimizer, PlanSummary, Rate, RecordError, TimedExchange, Wanted},
     reduce::{Reducer, in_process, part, rehearsal},
 };
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::{Bytes, Planner, Seconds};
 
 use super::{Normed, Silent, Task, WIDE, Wide, ranks, training::Either};
 
@@ -27,21 +27,20 @@ fn what_is_exchanged_is_in_the_budget() {
     let batch = Wide::batch(512, &device);
     for in_backward in [false, true] {
         let mut optimizer = AdamConfig::new().init();
-        let recorded = || {
-            let recorded = rekindle::record(&model, &batch, Wide::loss).expect("recorded");
-            let recorded = match in_backward {
-                false => recorded.with_optimizer(&optimizer),
-                true => recorded.with_update_in_backward(&optimizer),
-            };
-            let alone = in_process(1).remove(0);
-            recorded.with_meter(meter.clone()).with_reducer(alone)
+        let recorded = rekindle::record(&model, &batch, Wide::loss).expect("recorded");
+        let recorded = match in_backward {
+            false => recorded.with_optimizer(&optimizer),
+            true => recorded.with_update_in_backward(&optimizer),
         };
-        let smallest = match recorded().within(Bytes(1)) {
+        let recorded = recorded.with_meter(meter.clone());
+        let recorded = recorded.with_reducer(in_process(1).remove(0));
+        let mut step = recorded.plain().expect("planned");
+        let smallest = match step.set_budget(Bytes(1), Planner::Auto) {
             Err(RecordError::Infeasible { smallest, .. }) => smallest,
-            other => panic!("{:?}", other.err()),
+            other => panic!("{other:?}"),
         };
         let budget = smallest + Bytes(1 << 20);
-        let step = recorded().within(budget).expect("planned");
+        step.set_budget(budget, Planner::Auto).expect("planned");
         for _ in 0..2 {
             meter.start_interval();
             let predicted = if in_backward {

@@ -330,36 +330,36 @@ fn ranks_exchange_many_buckets_as_one_device_does() {
     }
 }
 
-/// Trains with the optimizer's state whole on every rank, and sharded, plain and under a plan.
-fn check_sharded<T: Task>(count: usize, planner: Planner, (samples, steps): (usize, usize)) {
+/// Trains with the optimizer's state whole on every rank, and sharded: with each of these updates, plain or under a plan.
+fn check_sharded<T: Task>(
+    count: usize,
+    planner: Planner,
+    (samples, steps): (usize, usize),
+    ways: &[(Update, bool)],
+) {
     let device = Device::flex().autodiff();
     device.seed(2);
     let model = T::model(&device);
     drop(model.valid());
     let batch = [T::batch(samples, &device)];
-    for update in [Update::After, Update::InBackward] {
+    for &(update, planned) in ways {
         let own = T::part(&batch[0], part(samples, 0, count));
-        let operations = planned::<T>(&model, &own, update, planner);
-        for plan in [None, Some(&operations[..])] {
-            let way = Way {
-                optimizer: adam,
-                sharded: false,
-                update,
-                plan,
-                sizes: &[samples],
-                steps,
-            };
-            let run = |sharded| {
-                let way = Way { sharded, ..way };
-                ranks(count, |rank| shared::<T>(rank, (&model, &batch), way))
-            };
-            for (whole, sharded) in run(false).iter().zip(run(true)) {
-                let what = format!(
-                    "sharded, {count} ranks, {update}, planned: {}",
-                    plan.is_some()
-                );
-                assert_same(&what, whole, &sharded, 0.0);
-            }
+        let operations = planned.then(|| self::planned::<T>(&model, &own, update, planner));
+        let way = Way {
+            optimizer: adam,
+            sharded: false,
+            update,
+            plan: operations.as_deref(),
+            sizes: &[samples],
+            steps,
+        };
+        let run = |sharded| {
+            let way = Way { sharded, ..way };
+            ranks(count, |rank| shared::<T>(rank, (&model, &batch), way))
+        };
+        for (whole, sharded) in run(false).iter().zip(run(true)) {
+            let what = format!("sharded, {count} ranks, {update}, planned: {planned}");
+            assert_same(&what, whole, &sharded, 0.0);
         }
     }
 }
@@ -367,10 +367,13 @@ fn check_sharded<T: Task>(count: usize, planner: Planner, (samples, steps): (usi
 #[test]
 fn a_sharded_state_gives_the_bits_of_a_whole_one() {
     own_process!();
-    check_sharded::<Mlp>(3, Planner::Segments(Some(2)), (12, STEPS));
-    check_sharded::<Transformer>(3, Planner::Auto, (12, 2));
+    let segments = Planner::Segments(Some(2));
+    let pairs = [(Update::After, true), (Update::InBackward, false)];
+    let others = [(Update::After, false), (Update::InBackward, true)];
+    check_sharded::<Mlp>(3, segments, (12, STEPS), &[pairs, others].concat());
+    check_sharded::<Transformer>(3, Planner::Auto, (12, 2), &pairs);
     // More ranks than parameters, and many buckets.
-    check_sharded::<Wide>(5, Planner::Segments(Some(2)), (5, 1));
+    check_sharded::<Wide>(5, segments, (5, 1), &others);
 }
 
 #[test]
