@@ -40,6 +40,11 @@ impl Progress {
         self.last_loss = step.loss;
     }
 
+    /// The step of the last evaluation, 0 before the first.
+    pub(crate) fn evaluated_at(&self) -> usize {
+        self.evaluation.as_ref().map_or(0, |last| last.step)
+    }
+
     /// Whether no evaluation before had so small a loss.
     pub(crate) fn evaluated(&mut self, evaluation: &EvalRecord) -> bool {
         self.evaluation = Some(evaluation.clone());

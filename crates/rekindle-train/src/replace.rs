@@ -93,9 +93,7 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     match check_regular(path)? {
         0..=MOST_READ => fs::read(path),
-        more => Err(io::Error::other(format!(
-            "it has {more} bytes, and {MOST_READ} are read"
-        ))),
+        more => Err(io::Error::other(format!("it has {more} bytes, too many"))),
     }
 }
 

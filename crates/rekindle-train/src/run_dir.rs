@@ -184,8 +184,7 @@ impl RunFiles {
         tell: &mut Tell<'_>,
     ) -> Result<Self, FileError> {
         remove_remains(folder).map_err(FileError::refused(folder, "tidied up"))?;
-        let done = progress.steps;
-        let evaluated = progress.evaluation.as_ref().map_or(0, |last| last.step);
+        let (done, evaluated) = (progress.steps, progress.evaluated_at());
         Ok(Self {
             steps: history(&folder.join(HISTORY), (done, done), each, tell)?,
             evaluations: history(&folder.join(EVALUATIONS), (done, evaluated), |_| (), tell)?,
@@ -201,11 +200,13 @@ impl RunFiles {
     pub(super) fn go_back(&mut self, tell: &mut Tell<'_>) -> Result<Option<Snapshot>, FileError> {
         let snapshot = newest(&self.folder, tell)?;
         if let Some(snapshot) = &snapshot {
-            let done = snapshot.progress().steps;
+            let progress = snapshot.progress();
+            let (done, evaluated) = (progress.steps, progress.evaluated_at());
             // Lines of remaining steps may not be written yet.
             let _ = (self.steps.sync(), self.evaluations.sync());
-            self.steps = History::open(&self.folder.join(HISTORY), done, |_| ())?;
-            self.evaluations = History::open(&self.folder.join(EVALUATIONS), done, |_| ())?;
+            let [steps, evaluations] = [HISTORY, EVALUATIONS].map(|name| self.folder.join(name));
+            self.steps = history(&steps, (done, done), |_| (), tell)?;
+            self.evaluations = history(&evaluations, (done, evaluated), |_| (), tell)?;
             self.snapshots.forget_after(done);
         }
         Ok(snapshot)

@@ -5,7 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rekindle_train::{record::Ran, replace::check_regular, run_dir::read_record};
+use rekindle_train::{
+    record::Ran,
+    replace::check_regular,
+    run_dir::{RECORD, read_record},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -91,7 +95,7 @@ pub fn run(args: &RunsArgs) -> Outcome {
 
 /// The run of a folder, if it holds one that can be read.
 fn of(path: PathBuf) -> Option<Run> {
-    let record = match path.join("run.json").exists() {
+    let record = match path.join(RECORD).exists() {
         true => {
             let read = read_record(&path).inspect_err(|error| note!("warning: {error}"));
             read.ok()

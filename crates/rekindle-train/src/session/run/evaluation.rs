@@ -21,11 +21,10 @@ impl Session<'_> {
     pub(super) fn evaluation_is_due(&self) -> bool {
         let settings = self.job.settings;
         let done = self.progress.steps;
-        let last = self.progress.evaluation.as_ref();
         let due = settings
             .eval_every
             .is_some_and(|every| done.is_multiple_of(every));
-        (due || done == settings.steps) && done > 0 && last.is_none_or(|last| last.step < done)
+        (due || done == settings.steps) && self.progress.evaluated_at() < done
     }
 
     /// Evaluates on all ranks, and returns whether this is the best evaluation so far; `None` if it is told to stop.

@@ -31,7 +31,11 @@ impl Session<'_> {
         if self.files.is_none() && !sharded {
             return Ok(());
         }
-        if let Some(what) = self.not_finite()? {
+        let found = match sharded {
+            true => self.not_finite_anywhere()?,
+            false => self.not_finite()?,
+        };
+        if let Some(what) = found {
             (self.tell)(Event::Noticed(&format!(
                 "no snapshot after step {}: {what} is not finite; the previous one is kept",
                 self.progress.steps
@@ -71,19 +75,19 @@ impl Session<'_> {
         self.optimizer.shards().is_some()
     }
 
-    /// The first of parameters, running statistics and optimizer state that is not finite, if one is not: of any rank.
-    pub(super) fn not_finite(&self) -> Result<Option<String>, RunError> {
-        let path = finite::first(&self.model.valid(), None)?;
-        let mut found = path.map(|path| format!("`{path}`"));
-        if found.is_none() {
-            let state = RunError::caught(|| self.optimizer.not_finite())?;
-            found = state.map(|id| format!("the optimizer's state of parameter {id}"));
+    /// The first of this rank's parameters, running statistics and optimizer state that is not finite, if one is not.
+    fn not_finite(&self) -> Result<Option<String>, RunError> {
+        if let Some(path) = finite::first(&self.model.valid(), None)? {
+            return Ok(Some(format!("`{path}`")));
         }
-        if self.is_sharded() {
-            let all = self.job.ranks.gathered(found);
-            found = all.map_err(RecordError::from)?.into_iter().flatten().next();
-        }
-        Ok(found)
+        let state = RunError::caught(|| self.optimizer.not_finite())?;
+        Ok(state.map(|id| format!("the optimizer's state of parameter {id}")))
+    }
+
+    /// The same of all ranks, which call it together: running statistics are each rank's own.
+    pub(super) fn not_finite_anywhere(&self) -> Result<Option<String>, RunError> {
+        let all = self.job.ranks.gathered(self.not_finite()?);
+        Ok(all.map_err(RecordError::from)?.into_iter().flatten().next())
     }
 
     /// Writes the record of an unfinished run.

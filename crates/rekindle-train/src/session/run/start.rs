@@ -173,9 +173,8 @@ fn open_run_dir(
             return Err(FileError::content(folder, reason).into());
         }
         let shown = folder.display();
-        tell(Event::Noticed(&format!(
-            "{shown}: the run has no snapshot and starts again"
-        )));
+        let again = format!("{shown}: the run has no snapshot and starts again");
+        tell(Event::Noticed(&again));
     }
     let each = |step: &StepRecord| times.add(step.step_s, step.step > 1);
     let keep = job.keep_snapshots;

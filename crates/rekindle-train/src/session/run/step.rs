@@ -81,8 +81,7 @@ impl Session<'_> {
             self.model = before.put_back(self.take_model());
             if found.lower_scale.is_some() {
                 self.optimizer.scaler.overflowed();
-            } else if let Some(what) = self.not_finite()? {
-                let state = Some(what);
+            } else if let state @ Some(_) = self.not_finite_anywhere()? {
                 let found = found.clone();
                 return Err(RunError::NonFinite(Box::new(NonFinite { state, ..found })));
             }
