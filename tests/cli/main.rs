@@ -21,6 +21,7 @@ mod max;
 mod no_downloads;
 mod recovery;
 mod report;
+mod resident;
 #[cfg(unix)]
 mod shell;
 mod stop;

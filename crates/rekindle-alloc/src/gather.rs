@@ -31,10 +31,10 @@ pub fn gather_threads(on: bool) {
     LEFT.store(if on { BLOCKS } else { 0 }, Relaxed);
 }
 
-/// A block was allocated.
+/// A block was allocated, unless it is null.
 #[inline]
-pub(crate) fn allocated(bytes: usize) {
-    if LEFT.load(Relaxed) > 0 && bytes >= LEAST {
+pub(crate) fn allocated(block: *mut u8, bytes: usize) {
+    if LEFT.load(Relaxed) > 0 && bytes >= LEAST && !block.is_null() {
         wait();
     }
 }

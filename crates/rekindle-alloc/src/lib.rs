@@ -10,27 +10,31 @@
 //! # drop(buffer);
 //! ```
 //!
-//! The requested bytes ([`Layout::size`]) are counted, over all threads of the process, without the system allocator's
-//! rounding and free lists. Growing a block in place counts only the difference. Each allocation costs three atomic
-//! operations.
+//! The requested bytes ([`Layout::size`]) are counted, over all threads of the process. Growing a block counts only the
+//! difference. Each allocation costs three atomic operations.
 //!
-//! glibc's allocator is configured to keep freed blocks of up to 32 MiB for later allocations. Otherwise it would
-//! return memory to the system and request it again, page by page, several times in a training step with a tight
-//! budget.
+//! On Linux, blocks of 32 KiB and more are cut from pages that this crate keeps itself, at most as many as hold the
+//! memory that is resident for blocks at the peak of the bytes in use. The system's allocator would either hold much
+//! more than that, in gaps between blocks and in freed memory, or return memory and request it again, page by page,
+//! several times in a training step with a tight budget.
 //!
-//! Files: `reserve.rs` keeps memory for an allocation that fails, `keep.rs` configures glibc's allocator, `gather.rs`
-//! makes threads hold their memory at the same time.
+//! Files: `blocks.rs` is where blocks come from, `pages.rs` keeps freed pages for large blocks, `system.rs` gets pages,
+//! `arena.rs` sets glibc's allocator up for small blocks, `reserve.rs` keeps memory for an allocation that fails,
+//! `gather.rs` makes threads hold their memory at the same time.
 //!
 //! `unsafe` is what the trait it implements demands; beside it only `rekindle-cuda`, which calls the driver, has any.
 
 #![deny(missing_docs)]
 
+mod arena;
+mod blocks;
 mod gather;
-mod keep;
+mod pages;
 mod reserve;
+mod system;
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
+    alloc::{GlobalAlloc, Layout},
     sync::{
         OnceLock,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -97,18 +101,14 @@ fn exhausted(bytes: usize) {
     }
 }
 
-/// A new block from `allocate`, counted.
-#[inline]
-fn counted(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
-    let pointer = obtained(bytes, allocate);
-    if !pointer.is_null() {
-        grow(bytes);
-        gather::allocated(bytes);
-    }
-    pointer
+/// Returns freed memory to the system. From now on, as much is kept as the bytes in use need from now on at most.
+pub fn trim() {
+    pages::trim();
+    arena::trim();
 }
 
-/// The block from `allocate`; if it fails, tries again after freeing the reserve.
+/// The block from `allocate`, which takes `bytes` more; if it fails, tries again after giving back freed pages, and then
+/// the reserve.
 #[inline]
 fn obtained(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if reserve::allows(bytes) {
@@ -117,66 +117,68 @@ fn obtained(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
             return pointer;
         }
     }
-    obtained_from_reserve(bytes, allocate)
+    obtained_at_last(bytes, allocate)
 }
 
 #[cold]
-fn obtained_from_reserve(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
-    if reserve::give(bytes) && reserve::allows(bytes) {
-        let pointer = allocate();
-        if !pointer.is_null() {
-            return pointer;
+fn obtained_at_last(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+    let sources: [fn(usize) -> bool; 2] = [|_| pages::give_all_back(), reserve::give];
+    for gives in sources {
+        if gives(bytes) && reserve::allows(bytes) {
+            let pointer = allocate();
+            if !pointer.is_null() {
+                return pointer;
+            }
         }
     }
     exhausted(bytes);
     std::ptr::null_mut()
 }
 
-fn grow(bytes: usize) {
-    let now = IN_USE.fetch_add(bytes, Relaxed) + bytes;
-    if now == bytes {
-        keep::what_is_freed();
+/// A block of one size became one of another; a size of 0 is none.
+#[inline]
+fn resized(size: usize, new_size: usize) {
+    if new_size < size {
+        IN_USE.fetch_sub(size - new_size, Relaxed);
+        return;
+    }
+    let more = new_size - size;
+    let now = IN_USE.fetch_add(more, Relaxed) + more;
+    if now == more {
+        arena::one();
     }
     if now > PEAK.load(Relaxed) {
         PEAK.fetch_max(now, Relaxed);
     }
 }
 
-fn shrink(bytes: usize) {
-    IN_USE.fetch_sub(bytes, Relaxed);
-}
-
-// SAFETY: every call is passed unchanged to the system allocator, at most twice if it fails, and its result, or null,
-// is returned unchanged; a failed reallocation leaves the block unchanged. Counting uses only atomics and does not
-// allocate.
+// SAFETY: a block is freed and resized where it was allocated, since its layout says where. A failed reallocation leaves
+// the block unchanged. Counting uses only atomics and does not allocate.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        counted(layout.size(), || unsafe { System.alloc(layout) })
+        let block = obtained(layout.size(), || unsafe { blocks::allocate(layout, false) });
+        gather::allocated(block, layout.size());
+        block
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        counted(layout.size(), || unsafe { System.alloc_zeroed(layout) })
+        let block = obtained(layout.size(), || unsafe { blocks::allocate(layout, true) });
+        gather::allocated(block, layout.size());
+        block
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(pointer, layout) };
-        shrink(layout.size());
+        unsafe { blocks::free(pointer, layout) };
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let more = new_size.saturating_sub(layout.size());
-        let moved = obtained(more, || unsafe {
-            System.realloc(pointer, layout, new_size)
+        let block = obtained(more, || unsafe {
+            blocks::resize(pointer, layout, new_size)
         });
-        if moved.is_null() {
-            return moved;
+        if more > 0 {
+            gather::allocated(block, new_size);
         }
-        if new_size >= layout.size() {
-            grow(new_size - layout.size());
-            gather::allocated(new_size);
-        } else {
-            shrink(layout.size() - new_size);
-        }
-        moved
+        block
     }
 }

@@ -7,7 +7,7 @@ use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::{
     loss_scale::LossScale,
     optimizer_state::OptimizerState,
-    record::{EvalRecord, PoolRecord, RunRecord},
+    record::{EvalRecord, PoolRecord, Resident, RunRecord},
     session::Planned,
 };
 
@@ -98,8 +98,8 @@ pub fn closing(record: &RunRecord) -> String {
     }
     let (predictions, phases) = (predictions(record), phases(record, false));
     let _ = writeln!(text, "\n{predictions}");
-    if record.resident_peak_bytes.is_some() {
-        let _ = writeln!(text, "{RESIDENT}");
+    if let Some(resident) = record.resident {
+        let _ = writeln!(text, "{}", beside(resident));
     }
     let _ = writeln!(text, "\n{phases}");
     if let Some(growth) = &record.growth {
@@ -109,8 +109,10 @@ pub fn closing(record: &RunRecord) -> String {
 }
 
 /// What the row `resident` is.
-pub const RESIDENT: &str =
-    "Peak memory is the heap's; `resident` adds code, stacks and free pages.";
+pub fn beside(resident: Resident) -> String {
+    let bytes = resident.beside_bytes;
+    format!("A budget bounds the heap; `resident` adds code and stacks, {bytes}.")
+}
 
 /// The first and the last loss, and the last evaluation.
 pub fn losses(record: &RunRecord) -> String {
@@ -163,9 +165,13 @@ pub fn predictions(record: &RunRecord) -> Table {
         let name = "in use between actions";
         peak(name, plan.predicted_in_use, measured.in_use, None);
     }
-    if let Some(resident) = record.resident_peak_bytes {
-        let measured = Cell::bytes(resident);
-        table.add_row([Cell::from("resident"), Cell::default(), measured]);
+    if let Some(Resident {
+        beside_bytes: beside,
+        peak_bytes,
+    }) = record.resident
+    {
+        let budget = plan.budget.map(|budget| budget + beside);
+        peak("resident", plan.predicted_peak + beside, peak_bytes, budget);
     }
     let mut time = |name: &str, predicted: Seconds, measured: Seconds| {
         table.add_row([

@@ -124,6 +124,15 @@ pub struct PoolRecord {
     pub trims: u64,
 }
 
+/// What the process of a run had in RAM, as the system counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Resident {
+    /// What it had besides its heap, before the first step: pages of its program, and stacks.
+    pub beside_bytes: Bytes,
+    /// The most that it had at once.
+    pub peak_bytes: Bytes,
+}
+
 /// One of the ranks that share a run, over all that it did until the last step or evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RankRecord {
@@ -178,9 +187,8 @@ pub struct RunRecord {
     pub pools: Option<PoolRecord>,
     /// Bytes that the whole GPU held when the run ended, other processes included; `null` unless it is NVIDIA's.
     pub whole_gpu_used_bytes: Option<Bytes>,
-    /// The most memory that the process had in RAM, as the system counts it: heap, code, stacks and what the allocator
-    /// keeps; `null` unless it ran on the processor, on Linux.
-    pub resident_peak_bytes: Option<Bytes>,
+    /// What the process had in RAM; `null` unless it ran on the processor, on Linux.
+    pub resident: Option<Resident>,
     /// The same training without recomputing, if plain steps were run (with `--compare`, or in a run that is long enough on
     /// the CPU); else `null`, and `plain_peak_bytes` and `plain_step_s` predict it.
     pub plain: Option<Measured>,

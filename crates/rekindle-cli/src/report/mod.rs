@@ -71,7 +71,7 @@ pub fn run(record: &RunRecord, started: Option<&Started>) -> Result<String, Fail
         p { (summary::saved(record)) }
         p { (summary::losses(record)) }
         (summary::predictions(record).html())
-        @if record.resident_peak_bytes.is_some() { p.soft { (summary::RESIDENT) } }
+        @if let Some(resident) = record.resident { p.soft { (summary::beside(resident)) } }
         @if let Some(growth) = &record.growth { p.bad { "Memory grows: " (growth) "." } }
         h2 { "Timeline" }
         (figure(plot::timeline::picture(record), NO_TIMELINE))

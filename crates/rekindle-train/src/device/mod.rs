@@ -37,7 +37,7 @@ pub use nvml::gpu_processes;
 pub(crate) use nvml::nvml_memory;
 pub use open::{OpenDevice, open};
 pub use probe::{address_space_left, count, listed, probe, probe_kind};
-pub(crate) use probe::{memory, resident_peak};
+pub(crate) use probe::{memory, resident, resident_peak};
 
 /// Makes CUDA available where the backend looks for it, if this build has CUDA. Call this first in `main`: the
 /// environment may only be changed while the process has a single thread.

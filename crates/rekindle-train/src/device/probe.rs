@@ -119,11 +119,19 @@ fn address_space() -> Option<(u64, u64)> {
     address_space_in(&limits, &status)
 }
 
-/// The most memory that this process has had in RAM, as the system counts it: heap, code, stacks and what the allocator
-/// keeps.
+/// Memory that this process has in RAM, as the system counts it.
+pub(crate) fn resident() -> Option<Bytes> {
+    status("VmRSS:")
+}
+
+/// The most memory that this process has had in RAM.
 pub(crate) fn resident_peak() -> Option<Bytes> {
+    status("VmHWM:")
+}
+
+fn status(name: &str) -> Option<Bytes> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    Some(Bytes(number(&status, "VmHWM:")? * 1024))
+    Some(Bytes(number(&status, name)? * 1024))
 }
 
 /// The first number after a name that begins a line.

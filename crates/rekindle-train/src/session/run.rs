@@ -51,6 +51,8 @@ pub(super) struct Session<'a> {
     engine: Engine,
     model: Sequential<Stage>,
     param_count: u64,
+    /// What the process has in RAM besides its heap, on the processor.
+    beside_heap: Option<Bytes>,
     statistics: Statistics,
     optimizer: AnyOptimizer,
     /// What a step may take.

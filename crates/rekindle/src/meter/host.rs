@@ -48,6 +48,12 @@ impl Meter for HostMeter {
         rekindle_alloc::reset_peak();
     }
 
+    /// Pages that were freed go back to the system, and are kept again as far as the bytes in use grow from now on.
+    fn trim(&self) -> Bytes {
+        rekindle_alloc::trim();
+        self.held()
+    }
+
     fn keep_reserve(&self, reserve: Bytes) {
         // If the reserve cannot be kept, a failed allocation ends the process, as it does without Rekindle.
         rekindle_alloc::keep_reserve(usize::try_from(reserve.0).unwrap_or(usize::MAX));

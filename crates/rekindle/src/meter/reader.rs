@@ -17,7 +17,7 @@ pub trait Meter: Send + Sync {
     /// The highest peaks of all intervals since the meter was made (for a host meter: since the process started).
     fn lifetime_peak(&self) -> PeakMemory;
 
-    /// Returns unused memory of the pools to the device, and says what is [held](Self::held) then. Waits for queued work.
+    /// Returns unused memory to the device or the system, and says what is [held](Self::held) then. Waits for queued work.
     fn trim(&self) -> Bytes {
         self.held()
     }
