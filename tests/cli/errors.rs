@@ -340,6 +340,17 @@ fn too_little_address_space_is_told() {
     }
 }
 
+/// A limit of the first thread's stack is none of the command's.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_small_stack_is_enough() {
+    let folder = folder(CONFIG);
+    let train = ["train", "run.toml", "--device", "cpu", "--segments", "2"];
+    let limited = crate::shell::after("ulimit -s 64", folder.path(), &train).output();
+    let output = limited.expect("started");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
 #[test]
 fn a_text_shorter_than_its_window_is_named() {
     let config = "[data]\ntext = { files = [\"a.txt\"], window = 64 }\n\

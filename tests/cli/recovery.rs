@@ -198,3 +198,41 @@ fn the_budget_that_is_named_does_for_a_run_with_a_folder_too() {
         assert!(peak <= Some(smallest), "{update}: {peak:?} of {smallest}");
     }
 }
+
+/// The smallest budget that is named for a run with a folder holds it, and holds it when it is resumed.
+#[test]
+fn a_run_within_its_smallest_budget_is_resumed_in_it() {
+    for config in ["parity/gpt", "parity/tokens"] {
+        let config = format!("../../configs/{config}.toml");
+        let config = Path::new(env!("CARGO_MANIFEST_DIR")).join(config);
+        let folder = folder(&fs::read_to_string(config).expect("a config"));
+        let train = |budget: &str| {
+            let train = [
+                "train",
+                "run.toml",
+                "--data",
+                "synthetic",
+                "--device",
+                "cpu",
+            ];
+            let own = ["--steps", "2", "--budget", budget, "-o", "run", "--json"];
+            rekindle(folder.path(), &[&train[..], &own].concat())
+        };
+        let refused = document(&train("1KiB"));
+        let smallest = refused["smallest_budget_bytes"].as_u64().expect("bytes");
+        let begun = train(&format!("{smallest}B"));
+        assert_eq!(begun.status.code(), Some(0), "{}", messages(&begun));
+        let resume = ["train", "--resume", "run", "--steps", "4", "--json"];
+        let resumed = rekindle(folder.path(), &resume);
+        let said = messages(&resumed);
+        assert_eq!(resumed.status.code(), Some(0), "{said}");
+        let record = document(&resumed);
+        let number = |key: &str| record[key].as_u64();
+        assert_eq!(
+            (number("steps"), number("replans")),
+            (Some(4), Some(0)),
+            "{said}"
+        );
+        assert_eq!(number("budget_bytes"), Some(smallest));
+    }
+}

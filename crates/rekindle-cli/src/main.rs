@@ -49,6 +49,8 @@ mod table;
 mod terminal;
 mod track;
 
+use std::{process, thread};
+
 use clap::Parser;
 
 use args::{Cli, Command};
@@ -56,11 +58,26 @@ use args::{Cli, Command};
 #[global_allocator]
 static ALLOCATOR: rekindle_alloc::CountingAllocator = rekindle_alloc::CountingAllocator;
 
+/// Bytes of the stack of the thread that a command runs on: what systems usually give to a process's first thread. A
+/// limit (`ulimit -s`) may give that one less than a command needs.
+const STACK: usize = 8 << 20;
+
 fn main() {
     // Reading arguments already allocates memory.
     failure::report_exhausted_memory();
     // Before any thread starts.
     rekindle_train::device::prepare();
+    let thread = thread::Builder::new().name("main".into()).stack_size(STACK);
+    match thread.spawn(run) {
+        Ok(command) => drop(command.join()),
+        // There are no addresses for a stack, which the command says.
+        Err(_) => run(),
+    }
+    // A command ends the process, unless it panics, which is told by then.
+    process::exit(exit::OTHER);
+}
+
+fn run() {
     let Cli { command, look } = Cli::try_parse().unwrap_or_else(|error| {
         ranks::leave_to_first(error.exit_code());
         if error.use_stderr() {

@@ -125,8 +125,6 @@ fn state_name(path: &str, name: &str) -> String {
 pub(crate) struct Snapshot {
     tensors: Tensors,
     about: About,
-    /// Ids and shapes of the model's tensors by their paths, once they are read.
-    params: HashMap<String, Listed>,
 }
 
 impl Snapshot {
@@ -136,19 +134,26 @@ impl Snapshot {
     ///
     /// A file that is missing or not readable, of another format, cut short or damaged.
     pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
-        let mut tensors = Tensors::open(path)?;
+        let tensors = Tensors::open(path)?;
         if tensors.metadata.get("format").map(String::as_str) != Some(FORMAT) {
             let reason = format!("is not a snapshot that this version reads, which is `{FORMAT}`");
             return Err(tensors.wrong(reason));
         }
         check_sum(path)?;
+        Self::read(tensors)
+    }
+
+    fn read(mut tensors: Tensors) -> Result<Self, FileError> {
         let about = tensors.metadata.remove("run").unwrap_or_default();
         let about = serde_json::from_str(&about).map_err(|error| malformed(&tensors, error))?;
-        Ok(Self {
-            tensors,
-            about,
-            params: HashMap::new(),
-        })
+        Ok(Self { tensors, about })
+    }
+
+    /// Frees all but the file, and returns how it is read again. Between model and optimizer the step is planned, and on
+    /// the host a plan counts what is in use: a resumed run must have the budget that the run had before.
+    pub(crate) fn close(self) -> impl FnOnce() -> Result<Self, FileError> {
+        let (path, file) = self.tensors.into_file();
+        move || Self::read(Tensors::read(path, file)?)
     }
 
     /// Fails if it belongs to another run than the one with this fingerprint and number of steps.
@@ -189,21 +194,21 @@ impl Snapshot {
 
     /// Puts recorded values into a module, whose parameters keep their ids.
     pub(crate) fn restore<M: Module>(&mut self, model: M) -> Result<M, FileError> {
-        let model = self.tensors.restore(model)?;
-        let listed = tensors::list(&model).into_iter();
-        self.params = listed.map(|one| (one.path.clone(), one)).collect();
-        Ok(model)
+        self.tensors.restore(model)
     }
 
-    /// Reads the optimizer's state of the requested parameters, one after another.
+    /// Reads the optimizer's state of the requested parameters of the model, one after another.
     pub(crate) fn optimizer(
         &mut self,
+        model: &impl Module,
         optimizer: &dyn DynOptimizer,
         wanted: impl Fn(ParamId) -> bool,
         device: &Device,
     ) -> Result<HashMap<ParamId, DynState>, FileError> {
         // Updates are computed without autodiff.
         let device = device.clone().without_autodiff();
+        let params = tensors::list(model).into_iter();
+        let params: HashMap<_, _> = params.map(|one| (one.path, (one.id, one.shape))).collect();
         let mut staging = Staging::default();
         let mut states = HashMap::new();
         for (path, form) in &self.about.states {
@@ -213,10 +218,10 @@ impl Snapshot {
                     format!("the state of `{}` {what}", path.escape_debug()),
                 )
             };
-            let Some(param) = self.params.get(path) else {
+            let Some((id, shape)) = params.get(path) else {
                 return Err(wrong(&self.tensors, "has no parameter"));
             };
-            if !wanted(param.id) {
+            if !wanted(*id) {
                 continue;
             }
             let scalars = serde_json::from_value(form.scalars.clone())
@@ -224,18 +229,18 @@ impl Snapshot {
             let mut source = StateSource::new(scalars);
             let mut bytes = 0;
             for name in &form.tensors {
-                let data = self.tensors.take(&state_name(path, name), &param.shape)?;
+                let data = self.tensors.take(&state_name(path, name), shape)?;
                 bytes += data.bytes().len() as u64;
                 source.insert_tensor(name.clone(), data);
             }
             // burn panics if it cannot convert the kind of values.
-            let rank = param.shape.num_dims();
+            let rank = shape.num_dims();
             let state =
                 catch(|| optimizer.state_unflatten(rank, STATE_PREFIX, &mut source, &device))
                     .map_err(|_| wrong(&self.tensors, "holds something else than its tensors"))?
                     .ok_or_else(|| wrong(&self.tensors, "is incomplete"))?;
             staging.copied(bytes, &device);
-            states.insert(param.id, state);
+            states.insert(*id, state);
         }
         Ok(states)
     }

@@ -190,8 +190,14 @@ pub(crate) struct Tensors {
 }
 
 impl Tensors {
-    /// Reads the header. Its lengths are checked against the file's, so that no value takes more memory than the file.
+    /// Opens a file and reads its header.
     pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
+        let file = File::open(path).map_err(FileError::refused(path, "read"))?;
+        Self::read(path.to_path_buf(), file)
+    }
+
+    /// Reads the header. Its lengths are checked against the file's, so that no value takes more memory than the file.
+    pub(crate) fn read(path: PathBuf, mut file: File) -> Result<Self, FileError> {
         #[derive(Deserialize)]
         struct Read {
             #[serde(rename = "__metadata__", default)]
@@ -199,10 +205,11 @@ impl Tensors {
             #[serde(flatten)]
             places: BTreeMap<String, Place>,
         }
-        let refused = || FileError::refused(path, "read");
-        let malformed =
-            |what: &str| FileError::content(path, format!("cannot be read as safetensors: {what}"));
-        let mut file = File::open(path).map_err(refused())?;
+        let refused = || FileError::refused(&path, "read");
+        let malformed = |what: &str| {
+            FileError::content(&path, format!("cannot be read as safetensors: {what}"))
+        };
+        file.rewind().map_err(refused())?;
         let all = file.metadata().map_err(refused())?.len();
         let cut = || {
             malformed(&format!(
@@ -233,7 +240,7 @@ impl Tensors {
             return Err(malformed(&format!("the place of {} is wrong", named(name))));
         }
         Ok(Self {
-            path: path.to_path_buf(),
+            path,
             file,
             start: 8 + length,
             metadata,
@@ -243,6 +250,11 @@ impl Tensors {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The file alone, with its path.
+    pub(crate) fn into_file(self) -> (PathBuf, File) {
+        (self.path, self.file)
     }
 
     pub(crate) fn wrong(&self, reason: impl Into<String>) -> FileError {

@@ -9,7 +9,11 @@ use std::{
     io::{self, Write},
 };
 
-use burn::{module::ParamId, optim::StateSink, tensor::Device};
+use burn::{
+    module::{Module, ParamId},
+    optim::StateSink,
+    tensor::Device,
+};
 use rekindle::{
     quiet::catch,
     reduce::{ReduceError, Shards},
@@ -136,9 +140,10 @@ impl AnyOptimizer {
     pub(crate) fn restored(
         mut self,
         from: &mut Snapshot,
+        model: &impl Module,
         device: &Device,
     ) -> Result<Self, FileError> {
-        self.states = from.optimizer(&*self.optimizer, |id| self.updates(id), device)?;
+        self.states = from.optimizer(model, &*self.optimizer, |id| self.updates(id), device)?;
         let scaler = self.scaler.restored(from.loss_scale());
         self.scaler = scaler.map_err(|wrong| from.malformed(wrong))?;
         Ok(self)

@@ -60,9 +60,10 @@ fn adam() -> AnyOptimizer {
 /// Opens a snapshot and restores all that is in it.
 fn restored(path: &Path, model: &Linear) -> Result<(), FileError> {
     let mut snapshot = Snapshot::open(path)?;
-    snapshot.restore(model.clone())?;
+    let model = snapshot.restore(model.clone())?;
     let device = Device::flex().autodiff();
-    adam().restored(&mut snapshot, &device).map(drop)
+    let mut snapshot = snapshot.close()()?;
+    adam().restored(&mut snapshot, &model, &device).map(drop)
 }
 
 #[test]

@@ -195,8 +195,8 @@ impl Session<'_> {
         self.model = snapshot.restore(self.take_model())?;
         // Reading creates separate tensors for tied weights.
         tie(&mut self.model);
-        self.optimizer =
-            AnyOptimizer::new(self.job.settings).restored(&mut snapshot, &self.device)?;
+        let optimizer = AnyOptimizer::new(self.job.settings);
+        self.optimizer = optimizer.restored(&mut snapshot, &self.model, &self.device)?;
         self.progress = snapshot.progress().clone();
         let to = self.progress.steps;
         (self.tell)(Event::Noticed(&format!(
@@ -207,7 +207,7 @@ impl Session<'_> {
     }
 
     /// Device memory available to a plan: the memory that the run holds, and free memory.
-    fn left(&self) -> Option<Bytes> {
+    pub(super) fn left(&self) -> Option<Bytes> {
         let free = probe(self.id).ok()?.free_bytes?;
         Some(self.memory_now().counted + free)
     }

@@ -9,7 +9,7 @@ use super::{
     reserve,
 };
 use crate::{
-    device::{DeviceId, OpenDevice},
+    device::{DeviceId, OpenDevice, resident},
     file_error::FileError,
     fingerprint::fingerprint,
     model::stage::tie,
@@ -20,7 +20,11 @@ use crate::{
     step_times::StepTimes,
     tensors::Tensors,
 };
-use rekindle::{record::RecordError, reduce::broadcast_parameters, statistics::Statistics};
+use rekindle::{
+    record::{RecordError, free_dead_nodes},
+    reduce::broadcast_parameters,
+    statistics::Statistics,
+};
 
 impl<'a> Session<'a> {
     /// Builds the model, measures it and makes the plan.
@@ -57,12 +61,15 @@ impl<'a> Session<'a> {
             Ok(built)
         });
         let mut built = ranks.settled(built)?;
+        let opened_again = snapshot.map(Snapshot::close);
         if let Some(reducer) = ranks.reducer() {
             let model = broadcast_parameters(&reducer, built.model);
             built.model = model.map_err(RecordError::from)?;
         }
         // Reading creates separate tensors for tied weights.
         tie(&mut built.model);
+        // Reading leaves more of them than drawing, and they would count in the plan.
+        free_dead_nodes(&device);
         let engine = built.record(job, &device, &meter, tell);
         let mut engine = ranks.settled(engine)?;
         let planned = engine.plan(job, &job.schedule).and_then(|planned| {
@@ -88,16 +95,25 @@ impl<'a> Session<'a> {
             record.predicted_peak_bytes = plan.predicted_peak;
         });
         meter.keep_reserve(reserve(&planned));
+        let beside_heap = match id {
+            DeviceId::Cpu => {
+                meter.trim();
+                resident().map(|bytes| bytes - meter.read().in_use_bytes)
+            }
+            _ => None,
+        };
         let Built {
             model,
             shape,
             batches,
         } = built;
         // Only now, because the plan counts the optimizer's state separately from the bytes in use during measuring.
-        let resumed_at = snapshot.is_some().then_some(progress.steps);
+        let resumed_at = opened_again.is_some().then_some(progress.steps);
         let optimizer = AnyOptimizer::new(settings).sharded(engine.step.shards());
-        let optimizer = match &mut snapshot {
-            Some(snapshot) => optimizer.restored(snapshot, &device),
+        let optimizer = match opened_again {
+            Some(open) => {
+                open().and_then(|mut snapshot| optimizer.restored(&mut snapshot, &model, &device))
+            }
             None => Ok(optimizer),
         };
         let optimizer = ranks.settled(optimizer.map_err(RunError::from))?;
@@ -114,6 +130,7 @@ impl<'a> Session<'a> {
             statistics: Statistics::of(&model),
             model,
             param_count: shape.param_count(),
+            beside_heap,
             optimizer,
             budget: job.budget(),
             settled: false,

@@ -5,8 +5,8 @@ use rekindle_plan::{Bytes, Planner};
 
 use super::{super::RunError, Session, parts::raise};
 use crate::{
-    device::{DeviceId, resident_peak},
-    record::{Measured, PoolRecord, RUN_FORMAT, RunRecord},
+    device::{DeviceId, probe, resident_peak},
+    record::{Measured, PoolRecord, RUN_FORMAT, Resident, RunRecord},
     step_times::StepTimes,
     timeline::Timeline,
 };
@@ -46,10 +46,12 @@ impl Session<'_> {
                 trims: self.engine.step.trims(),
             }),
             whole_gpu_used_bytes: whole_gpu_used(self.id),
-            resident_peak_bytes: match self.id {
-                DeviceId::Cpu => resident_peak(),
-                _ => None,
-            },
+            resident: self.beside_heap.and_then(|beside_bytes| {
+                Some(Resident {
+                    beside_bytes,
+                    peak_bytes: resident_peak()?,
+                })
+            }),
             plain: None,
             first_loss: progress.first_loss,
             last_loss: progress.last_loss,
@@ -87,15 +89,18 @@ impl Session<'_> {
     /// The plain run's cost, measured if requested or cheap, and if it fits; of one rank alone, as each rank would decide by
     /// its own free memory.
     pub(super) fn plain(&mut self) -> Result<Option<Measured>, RunError> {
-        let plain_peak = self.planned.summary.plain_peak;
-        let short = self.job.free().is_some_and(|free| plain_peak > free);
-        if short || !self.job.ranks.is_alone() {
+        if !self.job.ranks.is_alone() {
             return Ok(None);
         }
-        let elsewhere = self.job.plain_elsewhere;
+        let plain_peak = self.planned.summary.plain_peak;
+        let short = |free: Option<Bytes>| free.is_some_and(|free| plain_peak > free);
+        // Another process takes its peak besides what this one holds.
+        self.meter.trim();
+        let free = probe(self.id).ok().and_then(|device| device.free_bytes);
+        let elsewhere = self.job.plain_elsewhere.filter(|_| !short(free));
         let elsewhere = elsewhere.filter(|_| self.job.compare || self.worth_comparing());
         let plain = elsewhere.and_then(|measure| measure());
-        if plain.is_some() || !self.job.compare {
+        if plain.is_some() || !self.job.compare || short(self.left()) {
             return Ok(plain);
         }
         let samples = self.batches.step(0);
