@@ -19,6 +19,10 @@ pub struct DeviceInfo {
     pub total_bytes: Option<Bytes>,
     /// What nobody uses; of a GPU what this process can have, its context included; `null` where it does not say.
     pub free_bytes: Option<Bytes>,
+    /// Of all, what a budget does not bound: on the processor, where a control group limits it, all beside this process's
+    /// heap.
+    #[serde(skip)]
+    pub beside_bytes: Bytes,
     /// The most that one buffer may take, where the device limits that.
     #[serde(skip)]
     pub largest_buffer_bytes: Option<Bytes>,
@@ -43,17 +47,20 @@ impl DeviceInfo {
         Self {
             total_bytes: share(self.total_bytes),
             free_bytes: share(self.free_bytes),
+            beside_bytes: share(Some(self.beside_bytes)).unwrap_or_default(),
             ..self
         }
     }
 
     /// What this process can have, in bytes: on a GPU what nobody else holds, which no other program gives back; on the
-    /// processor all.
+    /// processor all that a budget can bound.
     #[must_use]
     pub fn available_bytes(&self) -> Option<Bytes> {
         match self.device {
             DeviceId::Cuda(_) => self.free_bytes,
-            DeviceId::Cpu | DeviceId::Wgpu(_) => self.total_bytes,
+            DeviceId::Cpu | DeviceId::Wgpu(_) => {
+                self.total_bytes.map(|bytes| bytes - self.beside_bytes)
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 //! burn panics on the device's own thread if a driver is missing. So devices are probed here first, with libraries that
 //! return errors.
 
+use rekindle::meter::{HostMeter, Meter};
 use rekindle_plan::Bytes;
 use sysinfo::System;
 
@@ -81,11 +82,13 @@ fn processor() -> DeviceInfo {
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let (total, free) = memory();
+    let beside = beside_heap().min(total);
     DeviceInfo {
         device: DeviceId::Cpu,
         name,
         total_bytes: Some(total),
-        free_bytes: Some(free),
+        free_bytes: Some(free.min(total - beside)),
+        beside_bytes: beside,
         detail: format!("{cores} cores"),
         ..DeviceInfo::default()
     }
@@ -103,6 +106,18 @@ pub(crate) fn memory() -> (Bytes, Bytes) {
         (all.0.min(limit.0), all.1.min(limit.1))
     });
     (Bytes(total), Bytes(free))
+}
+
+/// What a control group's limit counts beside the heap of this process: all else that runs in the group, its own program,
+/// and the system's tables.
+fn beside_heap() -> Bytes {
+    /// What comes later: stacks, tables of pages, gaps between small blocks.
+    const LATER: Bytes = Bytes(4 << 20);
+    let Some((limit, left)) = control_group::limit() else {
+        return Bytes::ZERO;
+    };
+    let heap = HostMeter::new().map(|meter| meter.read().in_use_bytes);
+    Bytes(limit) - Bytes(left) - heap.unwrap_or_default() + LATER
 }
 
 /// The remaining address space of the process, if it is limited (`ulimit -v`).
