@@ -82,7 +82,7 @@ fn processor() -> DeviceInfo {
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let (total, free) = memory();
-    let beside = beside_heap().min(total);
+    let beside = total - room_of_group();
     DeviceInfo {
         device: DeviceId::Cpu,
         name,
@@ -108,16 +108,16 @@ pub(crate) fn memory() -> (Bytes, Bytes) {
     (Bytes(total), Bytes(free))
 }
 
-/// What a control group's limit counts beside the heap of this process: all else that runs in the group, its own program,
-/// and the system's tables.
-fn beside_heap() -> Bytes {
+/// What control groups leave to the heap of this process: their limits count all else that runs there, the program itself
+/// and the system's tables, too.
+fn room_of_group() -> Bytes {
     /// What comes later: stacks, tables of pages, gaps between small blocks.
     const LATER: Bytes = Bytes(4 << 20);
-    let Some((limit, left)) = control_group::limit() else {
-        return Bytes::ZERO;
+    let Some((_, left)) = control_group::limit() else {
+        return Bytes::MAX;
     };
     let heap = HostMeter::new().map(|meter| meter.read().in_use_bytes);
-    Bytes(limit) - Bytes(left) - heap.unwrap_or_default() + LATER
+    Bytes(left) + heap.unwrap_or_default() - LATER
 }
 
 /// The remaining address space of the process, if it is limited (`ulimit -v`).
