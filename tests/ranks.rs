@@ -22,7 +22,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use self::{
-    limit::{ACTIVATION, LARGE, ONE_ARENA, limit_below_peak},
+    limit::{ACTIVATION, LARGE, limit_below_peak},
     support::{document, folder, messages, rekindle},
 };
 
@@ -766,11 +766,7 @@ fn a_rank_that_runs_short_of_memory_plans_smaller_and_all_repeat_the_batch() {
         "train", "run.toml", "--device", "cpu", "--json", "-o", "short",
     ];
     let mut job = ranks(2, folder.path(), &train);
-    let job = job
-        .envs([ONE_ARENA])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
+    let job = job.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut job = job.expect("started");
     let mut said = BufReader::new(job.stderr.take().expect("piped"));
     let mut line = String::new();

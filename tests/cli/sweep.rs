@@ -174,8 +174,6 @@ device = "cpu"
 fn in_address_space(folder: &Path, bytes: u64, arguments: &[&str]) -> Output {
     let setup = format!("ulimit -v {}", bytes >> 10);
     let mut command = crate::shell::after(&setup, folder, arguments);
-    // Each arena is address space that is not memory.
-    command.env("MALLOC_ARENA_MAX", "1");
     command.output().expect("started")
 }
 

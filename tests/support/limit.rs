@@ -5,7 +5,7 @@ use std::{fs, process::Command};
 /// Bytes of each of the activations of [`LARGE`], rounded up.
 pub const ACTIVATION: u64 = 41_000_000;
 
-/// A model whose activations the allocator asks the system for one by one.
+/// A model whose activations are most of what a step takes.
 pub const LARGE: &str = "
 [data]
 synthetic = { shape = [4], target = { classes = 8 }, samples = 80000 }
@@ -19,10 +19,6 @@ batch = 80000
 eval_split = 0
 steps = 3
 ";
-
-/// The environment of a process that is to be [limited](limit_below_peak). A thread that gets an arena of its own maps twice as
-/// much as it keeps, for a moment: the most that was mapped is then more than steps need.
-pub const ONE_ARENA: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
 /// Limits the address space of a process to so many bytes less than the most that it has taken.
 pub fn limit_below_peak(pid: &str, bytes: u64) {

@@ -48,10 +48,8 @@ impl Meter for HostMeter {
         rekindle_alloc::reset_peak();
     }
 
-    /// Pages that were freed go back to the system, and are kept again as far as the bytes in use grow from now on.
-    fn trim(&self) -> Bytes {
+    fn release(&self) {
         rekindle_alloc::trim();
-        self.held()
     }
 
     fn keep_reserve(&self, reserve: Bytes) {

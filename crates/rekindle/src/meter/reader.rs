@@ -17,9 +17,14 @@ pub trait Meter: Send + Sync {
     /// The highest peaks of all intervals since the meter was made (for a host meter: since the process started).
     fn lifetime_peak(&self) -> PeakMemory;
 
-    /// Returns unused memory to the device or the system, and says what is [held](Self::held) then. Waits for queued work.
+    /// Returns unused memory of the pools to the device, and says what is [held](Self::held) then. Waits for queued work.
     fn trim(&self) -> Bytes {
         self.held()
+    }
+
+    /// [Trims](Self::trim), or returns what the process's allocator keeps to the system: steps then take it anew.
+    fn release(&self) {
+        self.trim();
     }
 
     /// Device memory that the driver holds for this process besides the pools' buffers, after the last

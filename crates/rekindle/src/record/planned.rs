@@ -259,7 +259,7 @@ pub(super) fn planned<A>(
         .map(|budget| without_reserve(budget, planning.wanted.reserve()));
     // Do not count what burn's graph keeps until the next backward pass, and buffers that a queue frees late.
     free_dead_nodes(&planning.device);
-    planning.meter.trim();
+    planning.meter.release();
     // On the CPU, a plan occupies a part of the memory for which it plans.
     let mut of_plan = Bytes::ZERO;
     let mut round = 0;

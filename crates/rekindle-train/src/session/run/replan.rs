@@ -208,8 +208,12 @@ impl Session<'_> {
 
     /// Device memory available to a plan: the memory that the run holds, and free memory.
     pub(super) fn left(&self) -> Option<Bytes> {
-        let free = probe(self.id).ok()?.free_bytes?;
-        Some(self.memory_now().counted + free)
+        Some(self.memory_now().counted + self.free_now()?)
+    }
+
+    /// Device memory that is free now.
+    pub(super) fn free_now(&self) -> Option<Bytes> {
+        probe(self.id).ok()?.free_bytes
     }
 
     /// Reports that a step has planned itself again, within the same budget.

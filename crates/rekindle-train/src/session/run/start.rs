@@ -97,7 +97,7 @@ impl<'a> Session<'a> {
         meter.keep_reserve(reserve(&planned));
         let beside_heap = match id {
             DeviceId::Cpu => {
-                meter.trim();
+                meter.release();
                 resident().map(|bytes| bytes - meter.read().in_use_bytes)
             }
             _ => None,

@@ -5,7 +5,7 @@ use rekindle_plan::{Bytes, Planner};
 
 use super::{super::RunError, Session, parts::raise};
 use crate::{
-    device::{DeviceId, probe, resident_peak},
+    device::{DeviceId, resident_peak},
     record::{Measured, PoolRecord, RUN_FORMAT, Resident, RunRecord},
     step_times::StepTimes,
     timeline::Timeline,
@@ -94,12 +94,13 @@ impl Session<'_> {
         }
         let plain_peak = self.planned.summary.plain_peak;
         let short = |free: Option<Bytes>| free.is_some_and(|free| plain_peak > free);
-        // Another process takes its peak besides what this one holds.
-        self.meter.trim();
-        let free = probe(self.id).ok().and_then(|device| device.free_bytes);
-        let elsewhere = self.job.plain_elsewhere.filter(|_| !short(free));
+        let elsewhere = self.job.plain_elsewhere;
         let elsewhere = elsewhere.filter(|_| self.job.compare || self.worth_comparing());
-        let plain = elsewhere.and_then(|measure| measure());
+        let plain = elsewhere.and_then(|measure| {
+            // Another process takes its peak besides what this one holds.
+            self.meter.release();
+            (!short(self.free_now())).then(measure)?
+        });
         if plain.is_some() || !self.job.compare || short(self.left()) {
             return Ok(plain);
         }

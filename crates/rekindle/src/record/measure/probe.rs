@@ -100,9 +100,7 @@ impl Planning {
     ) -> Interval {
         let meter = &*self.meter;
         // Where pools serve exact sizes and start without free buffers, their peak is the operation's.
-        if !self.on_host {
-            meter.trim();
-        }
+        meter.trim();
         wake_threads();
         meter.start_interval();
         let before = meter.read();
