@@ -1,8 +1,6 @@
 //! Verifies that a plan changes no results: runs the same training by a hand-written burn loop and by the plan, and
 //! compares all values.
 
-use std::time::Instant;
-
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
@@ -52,22 +50,22 @@ pub struct Comparison {
     pub identical: bool,
 }
 
-/// Times that a step is recorded; the first does not count.
-const RECORDINGS: usize = 6;
+/// Times that a step is compared with its recording; the first does not count.
+const COMPARISONS: usize = 6;
 
-/// What was compared, and what it takes to record a step.
+/// What was compared, and what it takes to compare a step with its recording.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Verified {
     /// One comparison for each plan.
     pub comparisons: Vec<Comparison>,
-    /// Time to record the step. The library takes it before each step, to compare it with its recording; `train` does not,
-    /// because its steps cannot change.
-    pub recording_s: Seconds,
+    /// Time to compare the step with its recording, as the library does before each step; `train` does not, because its
+    /// steps cannot change.
+    pub comparison_s: Seconds,
     /// Time of the plain step, as predicted from its measured operations.
     pub plain_step_s: Seconds,
 }
 
-/// The default numbers of equal segments to compare: all powers of two below the number of stages, and that number.
+/// The default numbers of segments to compare: all powers of two below the number of stages, and that number.
 #[must_use]
 pub fn usual_segments(stages: usize) -> Vec<usize> {
     let powers = (0..).map(|power| 1 << power);
@@ -90,7 +88,7 @@ pub fn verify(
     let built = Built::new(job, &device)?;
     let mut engine = built.record(job, &device, &meter, &mut |_| ())?;
     let trial = Trial { built, job, device };
-    let recording_s = trial.recording()?;
+    let comparison_s = trial.comparison()?;
     let plain_step_s = engine.current(job).summary.plain_time;
     let plain = trial.train(None)?;
     let mut comparisons = Vec::with_capacity(plans.len());
@@ -102,7 +100,7 @@ pub fn verify(
     }
     Ok(Verified {
         comparisons,
-        recording_s,
+        comparison_s,
         plain_step_s,
     })
 }
@@ -122,15 +120,15 @@ struct Values {
 }
 
 impl Trial<'_> {
-    /// The median time to record all parts of a step.
-    fn recording(&self) -> Result<Seconds, RunError> {
+    /// The median time to compare all parts of a step with their recording.
+    fn comparison(&self) -> Result<Seconds, RunError> {
         let parts = self.job.settings.accumulate;
         let batch = self.built.first_part(self.job, &self.device);
+        let recorded = record(&self.built.model, &batch, loss_of_part(parts))?;
         let mut times = StepTimes::new();
-        for round in 0..RECORDINGS {
-            let started = Instant::now();
-            record(&self.built.model, &batch, loss_of_part(parts))?;
-            times.add(Seconds(started.elapsed().as_secs_f64()), round > 0);
+        for round in 0..COMPARISONS {
+            let time = recorded.comparison()?.as_secs_f64();
+            times.add(Seconds(time), round > 0);
         }
         Ok(times.median() * parts as f64)
     }

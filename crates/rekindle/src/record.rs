@@ -71,7 +71,7 @@
 //! - **A batch** is a tensor, or a tuple, option, vector or array of batches, or a struct of your own with
 //!   [`impl_tensor_tree!`](crate::impl_tensor_tree). The auxiliary output may be the same.
 //! - **The closure** computes the loss from the model and the batch. It is called when the step is recorded and
-//!   when it is planned, and once in each step that is [compared](Comparison): do not count its calls.
+//!   when it is planned, and once or twice in each step that is [compared](Comparison): do not count its calls.
 //! - **Rust numbers are constants** of a recording. A step in which only numbers differ, such as the weight of a loss, is
 //!   recorded again, in a few milliseconds, and keeps its plan.
 //! - **A tensor of the model** is identified by its place in the module. A frozen copy that has the [`ParamId`]s of the
@@ -102,6 +102,7 @@
 //! | `measure.rs`, `measure/` | the cost of each operation |
 //! | `layout.rs` | which operations have the same cost |
 //! | `profile.rs` | [`StepProfile`]: a measured step without its recording, for planning elsewhere |
+//! | `extra.rs` | what a plan does beyond the plain step, operation by operation |
 //! | `program.rs` | a program, ready to run |
 //! | `host.rs` | tensors offloaded to host memory, and [`measured_link`] |
 //! | `hexadecimal.rs` | 64-bit numbers in JSON |
@@ -144,6 +145,7 @@ mod error;
 mod estimate;
 mod exchange;
 mod exchange_cost;
+mod extra;
 mod finite;
 mod given;
 mod hexadecimal;
@@ -183,6 +185,7 @@ pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, estimate};
 pub use exchange::{ExchangeReading, Exchanges, TimedExchange};
+pub use extra::{Extra, ExtraWork};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
 pub use kernels::Kernels;

@@ -90,14 +90,14 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     };
     output::answer(args.answer.json, &record, |record| {
         let verified = &record.verified;
-        let recording = verified.recording_s;
-        let share = 100.0 * recording.0 / verified.plain_step_s.0;
+        let compared = verified.comparison_s;
+        let share = 100.0 * compared.0 / verified.plain_step_s.0;
         let only = match config.training.accumulate {
             0 | 1 => String::new(),
             parts => format!("only the first of the {parts} parts of each step is compared\n"),
         };
         format!(
-            "{}{only}recording the step takes {recording}, {share:.1}% of the plain step\n",
+            "{}{only}comparing the step with its recording takes {compared}, {share:.1}% of the plain step\n",
             table(&verified.comparisons, tolerance)
         )
     })?;
@@ -109,7 +109,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     Ok(())
 }
 
-/// The requested plans, or else the config's own plan and equal segments.
+/// The requested plans, or else the config's own plan and segments.
 fn plans(
     args: &VerifyArgs,
     config: &Config,
@@ -135,10 +135,7 @@ fn plans(
             1 => "1 segment (plain)".to_owned(),
             _ => format!("{count} segments"),
         };
-        let request = Request {
-            planner: Planner::Segments(Some(count)),
-            ..Request::default()
-        };
+        let request = Request::of(Planner::Segments(Some(count)), None);
         plans.push((name, ScheduleRequest::Plan(request)));
     }
     Ok(plans)

@@ -18,6 +18,7 @@ use burn_ir::{OperationIr, TensorId};
 
 use super::{
     error::{BACKWARD, RecordError},
+    leaf::free_dead_nodes,
     places::{self, Parameter, Place},
     recording::{Captured, Recording},
     update::Update,
@@ -52,10 +53,8 @@ where
     I: TensorTree,
     R: StepResult,
 {
-    // A copy with separate statistics, because recording updates them.
-    let prepare = |_: &Device| (places.to_vec(), places::apart(model), batch.clone());
     let device = device_of(batch, model);
-    let taken = take_with(device.as_ref(), prepare, step)?;
+    let taken = take_with(device.as_ref(), own(model, places, batch), step, true)?;
     let moved: Vec<usize> = taken.statistics.iter().map(|one| one.0).collect();
     match places::shared_statistics(model, places, &moved) {
         None => Ok(Recording::new(taken, update)),
@@ -68,6 +67,35 @@ where
             )))
         }
     }
+}
+
+/// Runs `step` on the recording device with no parameter that is tracked, and no backward pass. Returns a hash of what was recorded, and the
+/// auxiliary output.
+pub(super) fn look<M, I, R>(
+    model: &M,
+    places: &[Place],
+    batch: &I,
+    step: impl Fn(&M, I) -> R,
+) -> Result<(u64, R::Auxiliary), RecordError>
+where
+    M: Module,
+    I: TensorTree,
+    R: StepResult,
+{
+    let device = device_of(batch, model);
+    let taken = take_with(device.as_ref(), own(model, places, batch), step, false);
+    // burn keeps what it notes of operations, tracked or not, until the next backward pass.
+    device.inspect(free_dead_nodes);
+    Ok(taken?.hashed())
+}
+
+/// A copy with separate statistics, because recording updates them.
+fn own<M: Module, I: TensorTree>(
+    model: &M,
+    places: &[Place],
+    batch: &I,
+) -> impl FnOnce(&Device) -> (Vec<Place>, M, I) {
+    |_| (places.to_vec(), places::apart(model), batch.clone())
 }
 
 /// Like [`take`], for a model and a batch that are created on the recording device: nothing is ever allocated.
@@ -85,13 +113,17 @@ where
         let (model, batch) = make(device);
         (Place::of(&model), model, batch)
     };
-    Ok(Recording::new(take_with(None, prepare, step)?, update))
+    Ok(Recording::new(
+        take_with(None, prepare, step, true)?,
+        update,
+    ))
 }
 
 fn take_with<M, I, R>(
     device: Option<&Device>,
     prepare: impl FnOnce(&Device) -> (Vec<Place>, M, I),
     step: impl Fn(&M, I) -> R,
+    tracked: bool,
 ) -> Result<Captured<R::Auxiliary>, RecordError>
 where
     M: Module,
@@ -100,7 +132,7 @@ where
 {
     in_scope(device, |device| {
         let (places, model, batch) = prepare(&tracked_device(device));
-        let mut map = ToRecording::new(device.clone(), places);
+        let mut map = ToRecording::new(device.clone(), places, tracked);
         let model = model.map(&mut map);
         let mut inputs = Inputs {
             device,
@@ -108,13 +140,13 @@ where
         };
         let batch = batch.map(&mut inputs);
         let inputs = inputs.tensors;
-        start_step();
+        let before = start_step(device);
         let (loss, auxiliary) = step(&model, batch).split();
         let loss = tracked_of(loss)?;
         let loss_id = loss.primitive().id();
         let mut ids = Ids(Vec::new());
         auxiliary.visit(&mut ids);
-        let backward_mark = mark(device);
+        let (backward_mark, after) = mark(device);
         let depends = loss.is_tracked();
         // The backward pass holds no tensor that must outlive it.
         let gradients = depends.then(|| loss.clone().backward());
@@ -141,6 +173,7 @@ where
             marks: Vec::new(),
             start: 0,
             backward_mark,
+            nodes: after - before,
         })
     })
 }

@@ -4,6 +4,7 @@
 //! 2. It runs a few times, and every operation is measured. The measured graph is [planned](super::planned).
 
 use std::{
+    cell::Cell,
     collections::HashSet,
     time::{Duration, Instant},
 };
@@ -40,6 +41,8 @@ pub(super) struct MeasuredRecording<A> {
     pub(super) comparison_bytes: Bytes,
     /// The time that measuring took.
     pub(super) took: Duration,
+    /// What a [look](super::bridge::look) at the step gives, if it was looked at.
+    pub(super) look: Cell<Option<u64>>,
 }
 
 impl<A> MeasuredRecording<A> {
@@ -57,6 +60,7 @@ impl<A> MeasuredRecording<A> {
             auxiliary,
             comparison_bytes,
             took: Duration::ZERO,
+            look: Cell::new(None),
         }
     }
 

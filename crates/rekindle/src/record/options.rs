@@ -108,8 +108,8 @@ pub(super) struct Planning {
     pub(super) device: Device,
     /// Whether the step runs in the process's own memory, which is read at no cost.
     pub(super) on_host: bool,
-    /// The time that a comparison takes.
-    pub(super) comparison_time: Duration,
+    /// The time that comparing a step takes, its beginning and as a whole.
+    pub(super) comparison_times: [Duration; 2],
     /// What burn's autodiff takes besides, for each operation of a plain step.
     pub(super) autodiff_time: Seconds,
     /// Keeps pools within the budget.
@@ -251,7 +251,12 @@ pub type PlanElsewhere = fn(&Graph, &Request) -> Option<Result<GraphPlan, GraphP
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wanted {
     /// The planner's fastest program that fits.
-    Planner(Planner),
+    Planner {
+        /// The planner.
+        planner: Planner,
+        /// How many times the usual work its [search](Request::effort) may do.
+        effort: u32,
+    },
     /// These operations of the recording, with transfers of some of its tensors.
     Operations {
         /// The operations; numbers after the recording's are [transfers](Graph::with_transfers).
@@ -263,7 +268,14 @@ pub enum Wanted {
 
 impl From<Planner> for Wanted {
     fn from(planner: Planner) -> Self {
-        Self::Planner(planner)
+        Self::Planner { planner, effort: 1 }
+    }
+}
+
+impl From<&Request> for Wanted {
+    fn from(request: &Request) -> Self {
+        let (planner, effort) = (request.planner, request.effort);
+        Self::Planner { planner, effort }
     }
 }
 
@@ -272,7 +284,7 @@ impl Wanted {
     /// because this process may hold a little more.
     pub(super) fn reserve(&self) -> f64 {
         match self {
-            Self::Planner(_) => RESERVE,
+            Self::Planner { .. } => RESERVE,
             Self::Operations { .. } => RESERVE / 2.0,
         }
     }
@@ -286,12 +298,12 @@ impl Wanted {
         link: Option<Link>,
     ) -> Result<GraphPlan, GraphPlanError> {
         match self {
-            Self::Planner(planner) => {
+            &Self::Planner { planner, effort } => {
                 let request = Request {
                     budget,
-                    planner: *planner,
+                    planner,
                     link,
-                    ..Request::default()
+                    effort,
                 };
                 let planned = elsewhere.and_then(|plan| plan(graph, &request));
                 planned.unwrap_or_else(|| plan_graph(graph, &request))

@@ -197,7 +197,7 @@ impl<A> PlannedRecording<A> {
             exchange: own,
             plain_peak: numbers.plain_peak.max(planning.until_now),
             plain_time: numbers.plain_time + added(plain) + planning.autodiff_time(recording),
-            comparison_time: Seconds(planning.comparison_time.as_secs_f64()),
+            comparison_time: Seconds(planning.comparison_times[0].as_secs_f64()),
             in_backward_because: way.in_backward_because,
             state: shards.map(|shards| StatePlan {
                 chosen: way.state,

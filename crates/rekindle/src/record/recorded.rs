@@ -327,8 +327,8 @@ where
         self.measured(None, None, Planner::None.into(), &mut |_, _| {})
     }
 
-    /// Divides the stages into `segments` equal segments, like PyTorch's `checkpoint_sequential`: the last one is not
-    /// recomputed.
+    /// Cuts the stages into `segments` segments, where the peak is smallest. Like with PyTorch's `checkpoint_sequential`, the
+    /// last one is not recomputed.
     ///
     /// Stages are divided between the layers of a [`Sequential`](crate::Sequential), or where few bytes cross the
     /// recorded forward pass.
@@ -340,6 +340,19 @@ where
         let planner = Planner::Segments(Some(segments));
         let step = self.measured(None, None, planner.into(), &mut |_, _| {})?;
         step.planned_first(None, planner)
+    }
+
+    /// The time that comparing the step with its recording takes, up to its loss.
+    ///
+    /// # Errors
+    ///
+    /// See [`record`].
+    #[doc(hidden)]
+    pub fn comparison(&self) -> Result<Duration, RecordError> {
+        let started = Instant::now();
+        let places = Place::of(self.model);
+        bridge::look(self.model, &places, self.batch, &self.step)?;
+        Ok(started.elapsed())
     }
 
     /// Measures the step for a plan of this kind, within the budget or the free memory if possible, and leaves the step
@@ -374,7 +387,7 @@ where
     ) -> Result<Step<M, I, R, F>, RecordError> {
         self.recorded.0.check_trains()?;
         let device = device_of(self.batch, self.model).ok_or(RecordError::Backend)?;
-        let meter: Arc<dyn Meter> = if let Some(meter) = self.meter {
+        let meter: Arc<dyn Meter> = if let Some(meter) = self.meter.take() {
             meter
         } else if let Some(meter) = PoolMeter::of(&device) {
             Arc::new(meter)
@@ -391,8 +404,8 @@ where
         let divided = either[update as usize].shards.clone();
         self.recorded.0.update = update;
         let on_host = meter.read().reserved_bytes.is_none();
-        let (comparison_time, comparison_bytes) = if self.options.comparison == Comparison::Never {
-            (Duration::ZERO, Bytes::ZERO)
+        let (comparison_times, comparison_bytes) = if self.options.comparison == Comparison::Never {
+            ([Duration::ZERO; 2], Bytes::ZERO)
         } else {
             free_dead_nodes(&device);
             let host = on_host.then_some(&*meter);
@@ -402,10 +415,10 @@ where
             let places = Place::of(self.model);
             let again = bridge::take(self.model, &places, self.batch, &self.step, update)?;
             drop(again);
-            let time = started.elapsed();
+            let whole = started.elapsed();
             let peak = host.map(|meter| meter.read().peak_in_use_bytes);
             let bytes = peak.unwrap_or_default() - before.unwrap_or_default();
-            (time, bytes)
+            ([self.comparison()?, whole], bytes)
         };
         let model = self.model;
         let mut state = OptimizerState::Whole;
@@ -437,7 +450,7 @@ where
                 true => autodiff_time::per_operation(&device),
                 false => Seconds(0.0),
             },
-            comparison_time,
+            comparison_times,
             device,
         };
         // A smaller budget is refused. To find the leanest program would take long, and its list alone may take more.

@@ -10,13 +10,13 @@ use std::{
 };
 
 use burn::tensor::TensorData;
-use burn_ir::{OperationIr, TensorId, TensorIr};
+use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use rekindle_plan::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     RecordError,
-    operation::{draws, exchanges_dimensions},
+    operation::{draws, exchanges_dimensions, hash_with},
     operations::{Operations, Packing},
     places::{Parameter, Place},
     tensors::{Numbering, Tensors},
@@ -74,6 +74,47 @@ pub(super) struct Captured<A> {
     pub(super) start: usize,
     /// Created after the loss, before its backward pass.
     pub(super) backward_mark: TensorId,
+    /// Nodes that burn numbered in the step: one for each operation, and one for each `detach`.
+    pub(super) nodes: u64,
+}
+
+impl<A> Captured<A> {
+    /// A hash of all that is computed, from values of the module and the batch that may differ, and the auxiliary output. It is
+    /// the same for the same step again, unless another thread makes nodes of burn's graph meanwhile.
+    pub(super) fn hashed(self) -> (u64, A) {
+        struct Numbers(FxHashMap<TensorId, u64>);
+        impl IrVisitorMut for Numbers {
+            fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+                let next = self.0.len() as u64;
+                tensor.id = TensorId::new(*self.0.entry(tensor.id).or_insert(next));
+                tensor.status = TensorStatus::NotInit;
+            }
+        }
+        let parameters = self.parameters.iter().map(|parameter| parameter.tensor);
+        let given = parameters.chain(self.inputs.iter().map(|input| input.id));
+        let mut numbers = Numbers(given.zip(0..).collect());
+        let mut hasher = DefaultHasher::new();
+        for mut operation in self.operations {
+            let given = operation
+                .outputs()
+                .any(|made| numbers.0.contains_key(&made.id));
+            if !given && !matches!(operation, OperationIr::Init(_) | OperationIr::Drop(_)) {
+                operation.visit_mut(&mut numbers);
+                hash_with(&operation, &mut hasher);
+            }
+        }
+        let number = |id: &TensorId| numbers.0.get(id).copied();
+        for (id, data) in &self.constants {
+            (number(id), data.as_bytes()).hash(&mut hasher);
+        }
+        let auxiliary = self.auxiliary_tensors.iter().map(number);
+        let statistics = self.statistics.iter();
+        let statistics = statistics.map(|(place, id)| (*place, number(id)));
+        let auxiliary: Vec<_> = auxiliary.collect();
+        let statistics: Vec<_> = statistics.collect();
+        (number(&self.loss), auxiliary, statistics, self.nodes).hash(&mut hasher);
+        (hasher.finish(), self.auxiliary)
+    }
 }
 
 impl Recording {

@@ -6,9 +6,9 @@ use std::{
 };
 
 use burn::tensor::{Device, DeviceConfig, DeviceSettings, Tensor};
-use burn_backend::{DeviceError, DeviceOps, set_default_dtypes};
+use burn_backend::{AutodiffBackend, DeviceError, DeviceOps, set_default_dtypes};
 use burn_capture::CaptureBackend as Capture;
-use burn_dispatch::DispatchDevice;
+use burn_dispatch::{DispatchDevice, backends::Autodiff};
 use burn_ir::TensorId;
 
 use super::tensors::capture_of;
@@ -105,7 +105,7 @@ pub(crate) fn marking<T>(run: impl FnOnce(&dyn Fn()) -> T) -> T {
     let result = run(&|| {
         MARKS.with_borrow_mut(|marks| {
             if let Some(marks) = marks.as_mut().filter(|marks| marks.depth == 1) {
-                marks.made.push(mark(&marks.device));
+                marks.made.push(mark(&marks.device).0);
             }
         });
     });
@@ -118,15 +118,20 @@ pub(super) fn is_recording() -> bool {
     MARKS.with_borrow(Option::is_some)
 }
 
-/// Marks the start of the step, after the model and the batch.
-pub(super) fn start_step() {
+/// Marks the start of the step, after the model and the batch. Returns the number of its node in burn's graph.
+pub(super) fn start_step(device: &Device) -> u64 {
+    let (start, node) = mark(device);
     MARKS.with_borrow_mut(|marks| {
         if let Some(marks) = marks {
-            marks.start = Some(mark(&marks.device));
+            marks.start = Some(start);
         }
     });
+    node
 }
 
-pub(super) fn mark(device: &Device) -> TensorId {
-    capture_of(Tensor::<1>::empty([1], device)).id()
+/// Marks a moment by the next tensor, and the next node in burn's graph: its nodes are numbered through the process.
+pub(super) fn mark(device: &Device) -> (TensorId, u64) {
+    let tensor = capture_of(Tensor::<1>::empty([1], device));
+    let id = tensor.id();
+    (id, Autodiff::<Capture>::from_inner(tensor).id().value)
 }

@@ -70,13 +70,16 @@ pub(super) struct ToRecording {
     pub(super) leaves: Vec<(usize, TrackedFloat)>,
     /// The tensors of the places so far.
     made: Vec<DispatchTensor>,
+    /// Whether burn's graph holds the operations on trained parameters.
+    tracked: bool,
 }
 
 impl ToRecording {
     /// For a copy of a module with these places.
-    pub(super) fn new(device: Device, places: Vec<Place>) -> Self {
+    pub(super) fn new(device: Device, places: Vec<Place>, tracked: bool) -> Self {
         Self {
             device,
+            tracked,
             path: Vec::new(),
             made: Vec::with_capacity(places.len()),
             places,
@@ -124,8 +127,11 @@ impl ModuleMapper for ToRecording {
         let recorded = self.next(|map, place| {
             let plain = capture_of(Tensor::<D>::empty(shape, (&map.device, dtype)));
             if map.places[place].trains {
-                let leaf = TrackedBackend::from_inner(plain).require_grad();
-                map.leaves.push((map.parameters.len(), leaf.clone()));
+                let mut leaf = TrackedBackend::from_inner(plain);
+                if map.tracked {
+                    leaf = leaf.require_grad();
+                    map.leaves.push((map.parameters.len(), leaf.clone()));
+                }
                 Tensor::<D>::from_primitive::<TrackedBackend>(leaf)
             } else {
                 // Without autodiff: `forward` moves running statistics to the input's device, which burn does not

@@ -181,7 +181,9 @@ where
         let peak = || on_host.map_or(Bytes::ZERO, |meter| meter.read().peak_in_use_bytes);
         let mut begun = Bytes::ZERO;
         let mut auxiliary_now = None;
-        let place = if let Some(place) = known.filter(|_| state.steps < state.compare_next) {
+        let whole = state.steps >= state.compare_next;
+        let looks = self.planning.options.comparison == Comparison::EveryStep;
+        let place = if let Some(place) = known.filter(|_| !whole && !looks) {
             place
         } else {
             let mut before = Bytes::ZERO;
@@ -195,58 +197,77 @@ where
                 before = meter.read().in_use_bytes;
             }
             let places = Place::of(model);
-            let recorded = bridge::take(model, &places, batch, &self.step, self.update())?;
-            begun = begun.max(peak());
-            let same = |plan: &Rc<PlannedRecording<_>>| {
-                is_of(plan, &places) && plan.measured.recording.same_as(&recorded.0)
+            // After a change, the whole is compared in every step.
+            let look = match looks && state.changed == 0 {
+                true => Some(bridge::look(model, &places, batch, &self.step)?),
+                false => None,
             };
-            if let Some(place) = state.plans.iter().position(same) {
-                auxiliary_now = Some(recorded.1);
+            let hash = look.as_ref().map(|look| look.0);
+            let begins_as = |plan: &Rc<PlannedRecording<_>>| {
+                hash.is_some() && plan.measured.look.get() == hash && is_of(plan, &places)
+            };
+            let same = state.plans.iter().position(begins_as);
+            if let Some((place, look)) = same.filter(|_| !whole).zip(look) {
+                begun = begun.max(peak());
+                auxiliary_now = Some(look.1);
                 place
             } else {
-                recorded.0.check_trains()?;
-                state.changed += u64::from(known.is_some());
-                let in_numbers = |plan: &Rc<PlannedRecording<_>>| {
-                    is_of(plan, &places) && plan.differs_in_numbers(&recorded.0)
+                let recorded = bridge::take(model, &places, batch, &self.step, self.update())?;
+                begun = begun.max(peak());
+                let same = |plan: &Rc<PlannedRecording<_>>| {
+                    is_of(plan, &places) && plan.measured.recording.same_as(&recorded.0)
                 };
-                let differs = state.plans.iter().position(in_numbers);
-                drop(places);
-                if let Some(place) = differs {
-                    state.renumber(place, recorded);
+                let place = if let Some(place) = state.plans.iter().position(same) {
+                    auxiliary_now = Some(recorded.1);
                     place
                 } else {
-                    if known.is_some() {
-                        log::warn!(
-                            "the training step does something else than when it was recorded (a branch of Rust code?): \
-                             recorded and planned again"
-                        );
+                    recorded.0.check_trains()?;
+                    state.changed += u64::from(known.is_some());
+                    let in_numbers = |plan: &Rc<PlannedRecording<_>>| {
+                        is_of(plan, &places) && plan.differs_in_numbers(&recorded.0)
+                    };
+                    let differs = state.plans.iter().position(in_numbers);
+                    drop(places);
+                    if let Some(place) = differs {
+                        state.renumber(place, recorded);
+                        place
                     } else {
-                        log::info!(
-                            "a batch of other shapes, or other parameters that train: the step is recorded and planned \
+                        if known.is_some() {
+                            log::warn!(
+                                "the training step does something else than when it was recorded (a branch of Rust code?): \
+                             recorded and planned again"
+                            );
+                        } else {
+                            log::info!(
+                                "a batch of other shapes, or other parameters that train: the step is recorded and planned \
                              for them"
-                        );
+                            );
+                        }
+                        let later = state.new_bytes(&self.planning, &recorded.0)?;
+                        let mut planning = self.planning.clone();
+                        planning.options.later += later;
+                        let now = Now {
+                            expected: now.expected.map(|bytes| bytes + later),
+                            ..now
+                        };
+                        let comparison_bytes = match self.planning.options.comparison {
+                            Comparison::Never => Bytes::ZERO,
+                            _ => peak() - before,
+                        };
+                        let given = given(&recorded.0, model, batch);
+                        let new =
+                            MeasuredRecording::new(recorded, shapes, comparison_bytes, &planning);
+                        let plan = match made_by_larger(&state.plans, &planning, now, &new) {
+                            Some(plan) => plan,
+                            None => own(&mut state.plans, &planning, now, given, new)?,
+                        };
+                        state.plans.insert(0, Rc::new(plan));
+                        self.keep(&mut state);
+                        0
                     }
-                    let later = state.new_bytes(&self.planning, &recorded.0)?;
-                    let mut planning = self.planning.clone();
-                    planning.options.later += later;
-                    let now = Now {
-                        expected: now.expected.map(|bytes| bytes + later),
-                        ..now
-                    };
-                    let comparison_bytes = match self.planning.options.comparison {
-                        Comparison::Never => Bytes::ZERO,
-                        _ => peak() - before,
-                    };
-                    let given = given(&recorded.0, model, batch);
-                    let new = MeasuredRecording::new(recorded, shapes, comparison_bytes, &planning);
-                    let plan = match made_by_larger(&state.plans, &planning, now, &new) {
-                        Some(plan) => plan,
-                        None => own(&mut state.plans, &planning, now, given, new)?,
-                    };
-                    state.plans.insert(0, Rc::new(plan));
-                    self.keep(&mut state);
-                    0
-                }
+                };
+                state.plans[place].measured.look.set(hash);
+                place
             }
         };
         // The first plan is the most recently used.
@@ -340,15 +361,15 @@ where
         Ok(peak)
     }
 
-    /// Decides when the step is compared with its recording next.
+    /// Decides when the step is compared with its recording as a whole next.
     pub(super) fn schedule_comparison(&self, step_time: Duration) {
         let mut state = self.state.borrow_mut();
         if state.steps >= state.compare_next {
-            let (how, time) = (
+            let (how, [_, whole]) = (
                 self.planning.options.comparison,
-                self.planning.comparison_time,
+                self.planning.comparison_times,
             );
-            state.compare_next = how.next(time, state.steps, state.changed > 0, step_time);
+            state.compare_next = how.next(whole, state.steps, state.changed > 0, step_time);
         }
     }
 }

@@ -141,6 +141,72 @@ fn a_change_is_noticed_in_the_step_that_makes_it() {
     assert!(step.plan().comparison_time.0 > 0.0);
 }
 
+/// After the first steps, most are compared up to their loss alone.
+#[test]
+fn a_change_after_many_equal_steps_is_noticed_at_once() {
+    own_process!();
+    let device = Device::flex().autodiff();
+    let model = LinearConfig::new(6, 6).init(&device);
+    let input = Tensor::<2>::random([4, 6], Distribution::Default, &device);
+    for change in [
+        "number",
+        "operation",
+        "detach",
+        "constant",
+        "outputs",
+        "draw",
+    ] {
+        let changed = Cell::new(false);
+        let loss = |model: &Linear, input: Tensor<2>| {
+            let is = |what| changed.get() && change == what;
+            if is("draw") {
+                // Nothing reads it, and all later draws are others.
+                let _ = input.random_like(Distribution::Default);
+            }
+            let noise = input.random_like(Distribution::Default);
+            let last = if is("constant") { 7.0 } else { 6.0 };
+            let factors = [1.0, 2.0, 3.0, 4.0, 5.0, last];
+            let factors = Tensor::<1>::from_floats(factors, &input.device());
+            let mut x = model.forward(input + noise);
+            if is("operation") {
+                x = x.tanh();
+            }
+            let cut = if is("detach") {
+                x.clone().detach()
+            } else {
+                x.clone()
+            };
+            let y = x.clone() * cut * factors.unsqueeze::<2>();
+            let loss = y.clone().square().mean() * if is("number") { 2.0 } else { 1.0 };
+            (loss, if is("outputs") { (y, x) } else { (x, y) })
+        };
+        let step = rekindle::record(&model, &input, loss)
+            .expect("recorded")
+            .plain()
+            .expect("planned");
+        for place in 0..8 {
+            changed.set(place == 7);
+            device.seed(3);
+            let output = step.run(&model, input.clone()).expect("run");
+            device.seed(3);
+            let (plain, outputs) = loss(&model, input.clone());
+            let plain = GradientsParams::from_grads(plain.backward(), &model);
+            assert_eq!(
+                weight_bits(&output.gradients, &model),
+                weight_bits(&plain, &model),
+                "{change}, step {place}"
+            );
+            let same = |a: &Tensor<2>, b: &Tensor<2>| a.to_data() == b.to_data();
+            assert!(
+                same(&output.auxiliary.0, &outputs.0),
+                "{change}, step {place}"
+            );
+            let seen = u64::from(place == 7);
+            assert_eq!(step.recordings().1, seen, "{change}, step {place}");
+        }
+    }
+}
+
 /// What differs beside the operations: the numbers of a constant, and which of two outputs is the first.
 #[test]
 fn a_change_of_numbers_or_outputs_alone_is_noticed() {
