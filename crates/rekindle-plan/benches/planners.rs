@@ -63,10 +63,7 @@ fn chain(stages: usize, kinds: usize) -> Chain {
 }
 
 fn half_of_plain(chain: &Chain) -> Bytes {
-    let plain = Request {
-        planner: Planner::None,
-        ..Request::default()
-    };
+    let plain = Request::of(Planner::None, None);
     let peak = plan_chain(chain, &plain).unwrap().simulated.peak;
     let resident = chain.resident_bytes();
     resident + Bytes((peak - resident).0 / 2)
@@ -79,11 +76,7 @@ fn main() {
     }
     for (stages, kinds) in sizes {
         let chain = chain(stages, kinds);
-        let request = Request {
-            planner: Planner::Optimal,
-            budget: Some(half_of_plain(&chain)),
-            ..Request::default()
-        };
+        let request = Request::of(Planner::Optimal, Some(half_of_plain(&chain)));
         let name = format!("chain of {stages}, {kinds} kinds: optimal");
         time(&name, || plan_chain(&chain, &request).unwrap());
     }
@@ -91,10 +84,7 @@ fn main() {
     for graph in [residual(4), residual(40), residual(400), transformer(48).0] {
         let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
         for planner in [Planner::Optimal, Planner::Auto] {
-            let request = Request {
-                planner,
-                ..Request::within(Bytes(recorded.peak.0 / 2))
-            };
+            let request = Request::of(planner, Some(Bytes(recorded.peak.0 / 2)));
             let name = format!("graph of {}: {planner:?}", graph.operations.len());
             time(&name, || plan_graph(&graph, &request).unwrap());
         }

@@ -31,7 +31,7 @@
 //! )?;
 //! let segments = |segments| {
 //!     let planner = Planner::Segments(Some(segments));
-//!     plan_chain(&chain, &Request { planner, ..Request::default() })
+//!     plan_chain(&chain, &Request::of(planner, None))
 //! };
 //! let (plain, halves) = (segments(1)?.simulated, segments(2)?.simulated);
 //! assert!(halves.peak < plain.peak);

@@ -5,19 +5,20 @@
 //!
 //! | planner | what | file |
 //! |---|---|---|
-//! | `none`, `segments` | keep everything; segments of equal length | `uniform.rs` |
+//! | `none`, `segments` | keep everything; segments, cut by bytes or of equal length | `segments.rs` |
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
 //! `terms.rs` has the symbols of the recurrence, `windows.rs` finds equal windows.
 //!
 //! # Long chains
 //! `optimal` examines all windows of stages, of chains of up to 2,000; `auto` gives equal segments for longer ones. `segments`
-//! without a number accepts up to 20,000 stages; `none`, and `segments` with a number, accept any number.
+//! without a number accepts up to 20,000 stages; `none`, and `segments` with a number, accept any number: longer chains than those
+//! of `optimal` are cut into equal segments.
 
 mod error;
 mod optimal;
+mod segments;
 mod terms;
-mod uniform;
 mod windows;
 
 pub use error::{PlanError, held_at};
@@ -40,22 +41,20 @@ pub(crate) const MOST_STAGES_OF_WINDOWS: usize = 2_000;
 /// A schedule in short: a thousand cuts of a long chain are small, their actions are not.
 #[derive(Clone, Debug)]
 pub(crate) enum Recipe {
-    /// So many segments of equal length.
-    Segments(usize),
+    /// Segments, of which the second and later start at these stages.
+    Segments(Vec<usize>),
     /// These actions, of a nested schedule.
     Nested(Vec<Action>),
 }
 
 impl Recipe {
     /// Everything is kept: the plain training step.
-    const WHOLE: Recipe = Recipe::Segments(1);
+    const WHOLE: Recipe = Recipe::Segments(Vec::new());
 
     /// The schedule for a chain of so many stages. Cost: O(actions).
     pub(crate) fn schedule(&self, stages: usize) -> Cow<'_, [Action]> {
         match self {
-            Recipe::Segments(segments) => {
-                single_level(stages, &uniform::starts(stages, *segments)).into()
-            }
+            Recipe::Segments(starts) => single_level(stages, starts).into(),
             Recipe::Nested(actions) => actions.into(),
         }
     }
@@ -75,14 +74,21 @@ pub(crate) fn schedules(
     let stages = chain.stages.len();
     match planner {
         Planner::None => Ok(vec![Recipe::WHOLE]),
-        Planner::Segments(Some(segments)) if segments == 0 || segments > stages.max(1) => {
-            Err(PlanError::segments(segments, stages))
+        Planner::Segments(Some(count)) if count == 0 || count > stages.max(1) => {
+            Err(PlanError::segments(count, stages))
         }
-        Planner::Segments(Some(segments)) => Ok(vec![Recipe::Segments(segments)]),
+        Planner::Segments(Some(count)) => {
+            let short = stages <= MOST_STAGES_OF_WINDOWS && chain.validate().is_ok();
+            let leanest = short.then(|| segments::leanest(&Terms::new(chain), count));
+            // On its graph a chain may take less than it says.
+            let starts = leanest.into_iter().chain([segments::equal(stages, count)]);
+            Ok(starts.map(Recipe::Segments).collect())
+        }
         Planner::Segments(None) => {
             check_length(planner, stages, MOST_STAGES)?;
-            let numbers = uniform::numbers(stages).into_iter();
-            Ok(numbers.map(Recipe::Segments).collect())
+            let counts = segments::numbers(stages).into_iter();
+            let starts = counts.map(|count| segments::equal(stages, count));
+            Ok(starts.map(Recipe::Segments).collect())
         }
         Planner::Optimal | Planner::Auto => {
             chain.validate()?;

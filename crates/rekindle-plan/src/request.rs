@@ -14,7 +14,7 @@ use crate::planner::PlanError;
 pub enum Planner {
     /// Everything once, in recorded order.
     None,
-    /// So many segments of equally many stages; without a number the fastest that fit.
+    /// So many segments, cut where the peak is smallest; without a number the fastest that fit, of equally many stages.
     Segments(Option<usize>),
     /// The best persistent schedule over stages.
     Optimal,
@@ -114,12 +114,18 @@ impl Default for Request {
 }
 
 impl Request {
-    /// The fastest plan within a budget.
-    pub fn within(budget: Bytes) -> Request {
+    /// A planner's fastest plan, within a budget if there is one.
+    pub fn of(planner: Planner, budget: Option<Bytes>) -> Request {
         Request {
-            budget: Some(budget),
+            budget,
+            planner,
             ..Request::default()
         }
+    }
+
+    /// The fastest plan within a budget.
+    pub fn within(budget: Bytes) -> Request {
+        Request::of(Planner::Auto, Some(budget))
     }
 
     /// The budget, or without one more than any plan takes.

@@ -44,7 +44,7 @@ impl<'a> AllStaged<'a> {
         planner: Planner,
     ) -> Result<AllStaged<'a>, GraphPlanError> {
         let crosses = borders.iter().any(|border| border.live.len() > 1);
-        // For `segments`, exactly equal segments are requested: hold nothing that they would recompute.
+        // For `segments`, whole segments are requested: hold nothing that they would recompute.
         let crosses = crosses && !matches!(planner, Planner::Segments(_));
         let held = crosses.then_some(Crossing::Held);
         let crossings = [Crossing::Carried].into_iter().chain(held);
@@ -112,7 +112,7 @@ impl<'a> AllStaged<'a> {
         useful
     }
 
-    /// The plan of the fastest one within the budget of a request.
+    /// The plan of the fastest one within the budget of a request; of a given number of segments, that with the smallest peak.
     ///
     /// # Errors
     /// None is within it: the error has the plan with the smallest peak.
@@ -122,7 +122,10 @@ impl<'a> AllStaged<'a> {
         request: &Request,
     ) -> Result<GraphPlan, GraphPlanError> {
         let budget = request.most_bytes();
-        let best = self.fastest_within(budget).or(self.leanest());
+        let best = match planner {
+            Planner::Segments(Some(_)) => self.leanest(),
+            _ => self.fastest_within(budget).or(self.leanest()),
+        };
         // Every planner has a schedule for stages, and there is one at least.
         let none = || PlanError::Request("there are no stages to plan".to_owned());
         fitting(self.plan(planner, best.ok_or_else(none)?)?, request)

@@ -163,10 +163,7 @@ fn a_chain_needs_stages_and_finite_sums() {
 fn requests_that_make_no_sense() {
     let chain = Chain::from_json(GOOD).unwrap();
     let ask = |planner| {
-        let request = Request {
-            planner,
-            ..Request::within(Bytes(0))
-        };
+        let request = Request::of(planner, Some(Bytes(0)));
         plan(&chain, &request).unwrap_err().to_string()
     };
     assert!(

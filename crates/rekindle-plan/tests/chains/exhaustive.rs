@@ -153,10 +153,7 @@ fn exhaustive(chain: &Chain, budget: u64) -> Option<u64> {
 }
 
 fn planned(chain: &Chain, budget: u64) -> Option<u64> {
-    let request = Request {
-        planner: Planner::Optimal,
-        ..Request::within(Bytes(budget))
-    };
+    let request = Request::of(Planner::Optimal, Some(Bytes(budget)));
     match plan(chain, &request) {
         Ok(plan) => {
             assert!(plan.peak <= Bytes(budget));

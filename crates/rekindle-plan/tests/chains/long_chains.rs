@@ -8,11 +8,7 @@ use crate::planned::{Plan, frontier, plain_peak, plan};
 const LONG: usize = 10_000;
 
 fn ask(chain: &Chain, planner: Planner, budget: Option<Bytes>) -> Result<Plan, PlanError> {
-    let request = Request {
-        planner,
-        budget,
-        ..Request::default()
-    };
+    let request = Request::of(planner, budget);
     plan(chain, &request)
 }
 

@@ -18,10 +18,7 @@ const RANDOM: Shape = Shape {
 };
 
 fn time(chain: &Chain, planner: Planner, budget: Bytes) -> Option<f64> {
-    let request = Request {
-        planner,
-        ..Request::within(budget)
-    };
+    let request = Request::of(planner, Some(budget));
     match plan(chain, &request) {
         Ok(plan) => {
             assert!(plan.peak <= budget);

@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use rekindle_plan::graph::{SpanPass, Stages, held};
-use rekindle_plan::schedule::written;
+use rekindle_plan::schedule::{single_level, written};
 use rekindle_plan::{Action, Bytes, Chain, PlanError, Planner, Request, StageId};
 
 use crate::least_time::least_time;
@@ -21,10 +21,7 @@ const ROUNDED: Shape = Shape {
 };
 
 fn ask(chain: &Chain, planner: Planner, budget: Bytes) -> Result<Plan, PlanError> {
-    let request = Request {
-        planner,
-        ..Request::within(budget)
-    };
+    let request = Request::of(planner, Some(budget));
     plan(chain, &request)
 }
 
@@ -62,6 +59,13 @@ fn budgets(chain: &Chain, count: u64) -> Vec<Bytes> {
     (0..=count)
         .map(|k| Bytes((smallest + range * k / count).saturating_sub(1)))
         .collect()
+}
+
+/// The number of segments of a schedule with one level: the backward passes of all but the first are followed by a forward.
+fn segments_of(schedule: &[Action]) -> usize {
+    let pairs = schedule.windows(2);
+    let next = pairs.filter(|pair| matches!(pair, [Action::Backward(_), Action::Forward(_)]));
+    1 + next.count()
 }
 
 proptest! {
@@ -154,6 +158,27 @@ proptest! {
                 prop_assert!(planned <= point.step.0, "{planner} at {}: {planned} > {}", point.peak.0, point.step.0);
             }
         }
+    }
+
+    /// Against every cut into as many segments.
+    #[test]
+    fn segments_are_cut_where_the_peak_is_smallest(
+        chain in random_chain(Shape { stages: 8, ..ROUNDED }), count in 1_usize..8
+    ) {
+        let stages = chain.stages.len();
+        let count = count.min(stages);
+        let request = Request::of(Planner::Segments(Some(count)), None);
+        let planned = plan(&chain, &request).unwrap();
+        let cuts = (0..1_u32 << (stages - 1)).filter(|cut| cut.count_ones() as usize == count - 1);
+        let peaks = cuts.map(|cut| {
+            let starts: Vec<usize> = (1..stages).filter(|start| cut >> (start - 1) & 1 == 1).collect();
+            let (peaks, _) = referee(&output_first(&chain), &written(&single_level(stages, &starts)));
+            peaks.into_iter().max().unwrap()
+        });
+        let least = peaks.min().unwrap();
+        prop_assert!(planned.peak.0 <= least.0 + plain_peak(&chain).0 / 500_000 + 2, "{} of {}", planned.peak.0, least.0);
+        let cut = segments_of(&planned.schedule);
+        prop_assert_eq!(cut, count);
     }
 
     /// A window of a repeating chain is computed once for all its copies, with roundings of its own.

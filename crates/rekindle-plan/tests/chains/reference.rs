@@ -74,10 +74,7 @@ fn chain(value: &Value) -> Chain {
 }
 
 fn optimum(chain: &Chain, limit: u64) -> Option<f64> {
-    let request = Request {
-        planner: Planner::Optimal,
-        ..Request::within(Bytes(limit))
-    };
+    let request = Request::of(Planner::Optimal, Some(Bytes(limit)));
     match plan(chain, &request) {
         Ok(plan) => {
             assert!(plan.peak <= Bytes(limit), "{} > {limit}", plan.peak.0);

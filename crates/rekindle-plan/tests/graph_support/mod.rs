@@ -8,14 +8,11 @@ pub mod exhaustive;
 pub mod graphs;
 pub mod naive;
 
-use rekindle_plan::{Bytes, Graph, GraphPlan, GraphPlanError, Planner, Request, plan_graph};
+use rekindle_plan::{Bytes, Graph, GraphPlan, GraphPlanError, Request, plan_graph};
 
 /// The plan with the smallest peak that is found.
 pub fn leanest(graph: &Graph) -> GraphPlan {
-    let nothing = Request {
-        planner: Planner::Auto,
-        ..Request::within(Bytes::ZERO)
-    };
+    let nothing = Request::within(Bytes::ZERO);
     match plan_graph(graph, &nothing) {
         Ok(plan) => plan,
         Err(GraphPlanError::Infeasible { leanest, .. }) => *leanest,

@@ -75,11 +75,7 @@ fn run_again(graph: &Graph, kinds: &[Kind], plan: &GraphPlan) -> [f64; 5] {
 }
 
 fn planned(graph: &Graph, planner: Planner, budget: Option<Bytes>) -> GraphPlan {
-    let request = Request {
-        planner,
-        budget,
-        ..Request::default()
-    };
+    let request = Request::of(planner, budget);
     plan_graph(graph, &request).unwrap()
 }
 

@@ -1,15 +1,16 @@
 //! What holds for every graph: the two simulators agree, plans fit, and nothing that is needed is missing.
-use crate::graph_support::graphs::{Sequence, any, equal_steps, residual, training, unet};
+use crate::graph_support::graphs::{
+    Sequence, any, equal_steps, residual, training, transformer, unet,
+};
 use crate::graph_support::{leanest, naive};
 use proptest::prelude::*;
 use rekindle_plan::graph::{
-    Crossing, Graph, GraphPlanError, OperationId, Program, Stages, TensorId, borders, plan_graph,
-    simulate,
+    Crossing, Graph, GraphPlanError, OperationId, Program, Simulated, Stages, Tensor, TensorId,
+    borders, plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, Planner, Request, chain_frontier};
 
-const PLANNERS: [Planner; 6] = [
-    Planner::Auto,
+const PLANNERS: [Planner; 5] = [
     Planner::Auto,
     Planner::Optimal,
     Planner::Segments(None),
@@ -134,7 +135,7 @@ proptest! {
         let graph = any(&mut random, operations);
         let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
         let budget = Bytes(recorded.peak.0 * percent / 100);
-        let request = |planner| Request { planner, ..Request::within(budget) };
+        let request = |planner| Request::of(planner, Some(budget));
         for planner in PLANNERS {
             match plan_graph(&graph, &request(planner)) {
                 Ok(plan) => {
@@ -145,7 +146,7 @@ proptest! {
                 Err(GraphPlanError::Infeasible { leanest, .. }) => {
                     let smallest = leanest.simulated.peak;
                     prop_assert!(smallest > budget);
-                    let again = Request { planner, ..Request::within(smallest) };
+                    let again = Request::of(planner, Some(smallest));
                     prop_assert!(plan_graph(&graph, &again).is_ok());
                 }
                 Err(error) => prop_assert!(false, "{}", error),
@@ -158,27 +159,100 @@ fn any_seed() -> impl Strategy<Value = u64> {
     proptest::num::u64::ANY
 }
 
-/// A search is partly random: with more room it may end a little slower.
-const MOST_RISE: f64 = 1.0;
+/// What is added to the time, as a share of it.
+fn added(graph: &Graph, budget: Bytes, recorded: &Simulated) -> f64 {
+    let plan = plan_graph(graph, &Request::within(budget)).unwrap();
+    assert!(plan.simulated.peak <= budget);
+    plan.simulated.time.0 / recorded.time.0 - 1.0
+}
+
+/// A search is partly random: with more room it may end slower. These do not.
+#[test]
+fn time_does_not_rise_with_the_budget() {
+    let mut random = Sequence(5);
+    assert_eq!(
+        rises(&[residual(&mut random, 4, 4), unet(3, false)], 8),
+        (0, 0.0)
+    );
+}
 
 #[test]
+#[ignore = "takes half a minute"]
 fn time_hardly_ever_rises_with_the_budget() {
     let mut random = Sequence(5);
-    for graph in [residual(&mut random, 4, 4), unet(3, false)] {
-        let least = leanest(&graph).simulated;
-        let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+    let graphs = [
+        residual(&mut random, 4, 4),
+        residual(&mut random, 6, 5),
+        unet(3, false),
+        unet(4, true),
+        transformer(1).0,
+        training(&mut random, 6),
+        training(&mut random, 12),
+        equal_steps(30),
+        equal_steps(60),
+        any(&mut random, 30),
+    ];
+    let (rises, most) = rises(&graphs, 40);
+    println!("{rises} of 400 rise, by {most} of the recorded time at most");
+    assert!(rises <= 12 && most < 0.1, "{rises}, {most}");
+}
+
+/// How often the time rises from one budget to the next of so many, and what is then added to the recorded time at most.
+fn rises(graphs: &[Graph], budgets: u64) -> (usize, f64) {
+    let (mut rises, mut most) = (0, 0.0_f64);
+    for graph in graphs {
+        let least = leanest(graph).simulated.peak.0;
+        let recorded = simulate(graph, &Program::recorded(graph).unwrap());
         let mut best = f64::INFINITY;
-        for part in 0..=8 {
-            let budget = Bytes(least.peak.0 + (recorded.peak.0 - least.peak.0) * part / 8);
-            let plan = plan_graph(&graph, &Request::within(budget)).unwrap();
-            let time = plan.simulated.time.0;
-            assert!(
-                time <= MOST_RISE * best,
-                "{time} within {budget}, {best} with less"
-            );
-            best = best.min(time);
+        for part in 0..=budgets {
+            let budget = Bytes(least + (recorded.peak.0 - least) * part / budgets);
+            let added = added(graph, budget, &recorded);
+            if added > best + 1e-9 {
+                (rises, most) = (rises + 1, most.max(added - best));
+            }
+            best = best.min(added);
         }
-        assert_eq!(best, recorded.time.0);
+        assert!(best <= 0.0);
+    }
+    (rises, most)
+}
+
+/// Numbers in another order, and a tensor without bytes.
+#[test]
+fn other_numbers_of_tensors_change_little() {
+    let mut random = Sequence(5);
+    let graphs = [
+        residual(&mut random, 6, 5),
+        unet(3, false),
+        unet(4, true),
+        equal_steps(60),
+    ];
+    for graph in &graphs {
+        let mut zero = graph.clone();
+        let made = TensorId(zero.tensors.len() as u32);
+        zero.tensors.push(Tensor::default());
+        zero.operations[0].outputs.push(made);
+        let mut reversed = graph.clone();
+        let last = reversed.tensors.len() as u32 - 1;
+        reversed.tensors.reverse();
+        for operation in &mut reversed.operations {
+            for tensor in operation.inputs.iter_mut().chain(&mut operation.outputs) {
+                tensor.0 = last - tensor.0;
+            }
+        }
+        let recorded = simulate(graph, &Program::recorded(graph).unwrap());
+        for tenths in [8, 6] {
+            let budget = Bytes(recorded.peak.0 * tenths / 10);
+            let [own, zero, reversed] =
+                [graph, &zero, &reversed].map(|one| added(one, budget, &recorded));
+            for other in [zero, reversed] {
+                let most = 0.15 * own.max(other).max(0.0) + 1e-9;
+                assert!(
+                    (own - other).abs() <= most,
+                    "{tenths} tenths: {own} and {other}"
+                );
+            }
+        }
     }
 }
 
@@ -212,10 +286,7 @@ fn a_graph_without_operations_takes_its_fixed_bytes() {
         ..Graph::default()
     };
     for planner in PLANNERS {
-        let request = |budget| Request {
-            planner,
-            ..Request::within(Bytes(budget))
-        };
+        let request = |budget| Request::of(planner, Some(Bytes(budget)));
         let plan = plan_graph(&graph, &request(7)).unwrap();
         assert!(plan.program.is_empty());
         assert_eq!(plan.simulated.peak, Bytes(7));

@@ -133,10 +133,7 @@ fn a_schedule_becomes_the_operations_of_its_stages() {
     let graph = three().graph;
     let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
     let segments = |segments| {
-        let request = Request {
-            planner: Planner::Segments(Some(segments)),
-            ..Request::default()
-        };
+        let request = Request::of(Planner::Segments(Some(segments)), None);
         let plan = plan_chain(stages.chain(), &request).unwrap();
         stages.program(&graph, &plan.schedule.unwrap()).unwrap()
     };
@@ -185,10 +182,7 @@ fn what_is_made_of_given_tensors_in_an_order_found_once_runs_again() {
         builder.graph.tensors[given.index()].bytes = Bytes(10);
     }
     let recorded = simulate(&builder.graph, &Program::recorded(&builder.graph).unwrap());
-    let request = Request {
-        planner: Planner::Segments(Some(3)),
-        ..Request::within(recorded.peak)
-    };
+    let request = Request::of(Planner::Segments(Some(3)), Some(recorded.peak));
     let plan = plan_graph(&builder.graph, &request).unwrap();
     let saved = recorded.peak - plan.simulated.peak;
     // Three layers more than the inputs of three segments and the layers of one.
@@ -201,10 +195,7 @@ fn what_is_made_of_given_tensors_in_an_order_found_once_runs_again() {
 fn a_unet_trains_in_half_the_memory() {
     let graph = unet(4, false);
     let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
-    let request = Request {
-        planner: Planner::Auto,
-        ..Request::within(Bytes(recorded.peak.0 / 2))
-    };
+    let request = Request::within(Bytes(recorded.peak.0 / 2));
     let plan = plan_graph(&graph, &request).unwrap();
     let again = plan.simulated.time.0 - recorded.time.0;
     let forward = graph.operations.iter().filter(|o| !o.backward);
@@ -216,10 +207,7 @@ fn a_unet_trains_in_half_the_memory() {
 fn a_plan_is_told_in_passes_of_stages() {
     let graph = three().graph;
     let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
-    let request = Request {
-        planner: Planner::Segments(Some(2)),
-        ..Request::default()
-    };
+    let request = Request::of(Planner::Segments(Some(2)), None);
     let plan = plan_graph(&graph, &request).unwrap();
     let segments = [(0, 0), (1, 1)].map(|(first, last)| (StageId(first), StageId(last)));
     assert_eq!(plan.segments(), Some(segments.to_vec()));

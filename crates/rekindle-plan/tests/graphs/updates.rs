@@ -101,16 +101,8 @@ fn gradients_go_one_by_one_in_every_plan() {
     assert!(smallest < plain.peak);
     let mut planned = 0;
     for budget in (smallest.0..=plain.peak.0).step_by(5) {
-        for planner in [
-            Planner::Auto,
-            Planner::Auto,
-            Planner::Optimal,
-            Planner::Segments(None),
-        ] {
-            let request = Request {
-                planner,
-                ..Request::within(Bytes(budget))
-            };
+        for planner in [Planner::Auto, Planner::Optimal, Planner::Segments(None)] {
+            let request = Request::of(planner, Some(Bytes(budget)));
             match plan_graph(&graph, &request) {
                 Ok(plan) => {
                     assert!(plan.simulated.peak.0 <= budget);

@@ -57,10 +57,7 @@ pub fn plan(chain: &Chain, request: &Request) -> Result<Plan, PlanError> {
     if plan.peak <= budget {
         return Ok(plan);
     }
-    let any = Request {
-        planner: Planner::Auto,
-        ..Request::within(Bytes::ZERO)
-    };
+    let any = Request::within(Bytes::ZERO);
     let smallest_of_all = match request.planner {
         Planner::Auto => plan.peak,
         _ => match self::plan(chain, &any) {
@@ -104,10 +101,7 @@ pub fn smallest_peak(chain: &Chain) -> Bytes {
 
 /// The peak without recomputing.
 pub fn plain_peak(chain: &Chain) -> Bytes {
-    let plain = Request {
-        planner: Planner::None,
-        ..Request::default()
-    };
+    let plain = Request::of(Planner::None, None);
     plan(chain, &plain).unwrap().peak
 }
 
