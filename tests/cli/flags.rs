@@ -251,6 +251,54 @@ fn a_budget_that_gradients_exceed_is_met_by_updates_in_backward() {
 }
 
 #[test]
+fn a_plan_names_what_runs_again_and_a_longer_search_is_not_slower() {
+    let many = BOTH.replace("samples = 480", "samples = 864");
+    let folder = folder(&many.replace("batch = 384", "batch = 768"));
+    let answer = |arguments: &[&str], code| {
+        let output = rekindle(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(code), "{}", messages(&output));
+        document(&output)
+    };
+    answer(&["profile", "run.toml", "-o", "chain.json", "--json"], 0);
+    let refused = answer(&["plan", "run.toml", "--json", "--budget", "1B"], 3);
+    let frontier = answer(&["plan", "run.toml", "--json", "--frontier"], 0);
+    let bytes = |value: &Value| value.as_u64().expect("bytes");
+    let first = bytes(&frontier["points"][0]["budget_bytes"]);
+    let smallest = bytes(&refused["smallest_budget_bytes"]);
+    assert!(first <= smallest + smallest / 20, "{first}, {smallest}");
+
+    let plain = bytes(&frontier["points"][0]["plain_peak_bytes"]);
+    let between = format!("{}B", (smallest + plain) / 2);
+    let plan = |effort| {
+        let asked = [
+            "plan",
+            "--chain",
+            "chain.json",
+            "--json",
+            "--budget",
+            &between,
+        ];
+        answer(&[&asked[..], &["--effort", effort]].concat(), 0)
+    };
+    let [usual, longer] = ["1", "4"].map(plan);
+    let seconds = |plan: &Value| plan["predicted_step_s"].as_f64().expect("seconds");
+    assert!(seconds(&longer) <= 1.01 * seconds(&usual));
+    let extra = usual["extra"].as_array().expect("a list");
+    let times = extra
+        .iter()
+        .map(|one| one["times"].as_u64().expect("a number"));
+    assert_eq!(Some(times.sum()), usual["recomputed"].as_u64());
+    let added = extra
+        .iter()
+        .map(|one| one["added_s"].as_f64().expect("seconds"));
+    assert!(added.is_sorted_by(|one, next| one >= next), "{extra:?}");
+    let kinds = extra
+        .iter()
+        .map(|one| one["kind"].as_str().expect("a word"));
+    assert!(kinds.clone().any(|kind| kind == "Matmul"), "{extra:?}");
+}
+
+#[test]
 fn an_estimate_within_a_budget_updates_as_a_training_does() {
     let estimate = |config: &str, budget: u64, arguments: &[&str]| {
         let folder = folder(config);

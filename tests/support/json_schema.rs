@@ -5,12 +5,13 @@ use std::{fs, path::Path};
 use serde_json::Value;
 
 /// Keywords that describe and do not restrict.
-const ANNOTATIONS: [&str; 9] = [
+const ANNOTATIONS: [&str; 10] = [
     "$schema",
     "$defs",
     "title",
     "description",
     "default",
+    "readOnly",
     "format",
     "writeOnly",
     "x-default",

@@ -228,6 +228,16 @@ impl Progress {
     }
 }
 
+/// Shows how long plans take while they are made.
+pub fn planning<T>(plan: impl FnOnce() -> T) -> T {
+    let bar = terminal::bar(style("{spinner} planning, {elapsed}"));
+    let plan = plan();
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    plan
+}
+
 /// Falls back to the default style: a broken template would be a bug, but does not stop a run.
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use rekindle::{meter::Count, record::PlanSummary};
-use rekindle_plan::{Bytes, Seconds};
+use rekindle_plan::{Bytes, Seconds, Stage};
 use rekindle_train::{
     loss_scale::LossScale,
     optimizer_state::OptimizerState,
@@ -15,6 +15,36 @@ use crate::{
     table::{self, Cell, Table, several, thousands},
     terminal,
 };
+
+/// What each stage takes.
+pub fn stages(stages: &[Stage]) -> Table {
+    let mut table = table::table("stage|forward|backward|output|saved|temp|gradients", 1..7);
+    // Neighbouring stages that were measured together have the same costs and share a row.
+    let same = |a: &Stage, b: &Stage| {
+        (a.forward_s, a.backward_s, a.saved_bytes) == (b.forward_s, b.backward_s, b.saved_bytes)
+    };
+    for group in stages.chunk_by(same) {
+        let stage = &group[0];
+        let name = match group.len() {
+            1 => stage.name.clone(),
+            count => format!("{} x {count}", stage.name),
+        };
+        let temp = stage
+            .forward_temp_bytes
+            .max(stage.tracked_temp_bytes)
+            .max(stage.backward_temp_bytes);
+        table.add_row([
+            Cell::from(name),
+            Cell::seconds(stage.forward_s),
+            Cell::seconds(stage.backward_s),
+            Cell::bytes(stage.output_bytes),
+            Cell::bytes(stage.saved_bytes),
+            Cell::bytes(temp),
+            Cell::bytes(stage.grad_bytes),
+        ]);
+    }
+    table
+}
 
 /// One line on the plan, before the first step.
 pub fn plan_line(planned: &Planned) -> String {

@@ -171,8 +171,6 @@ pub struct RunRecord {
     pub plan: PlanSummary,
     /// The stages, as measured before the run.
     pub stages: Vec<Stage>,
-    /// How often the plan runs each stage forward.
-    pub forwards: Vec<usize>,
     /// Which bytes the budget bounds and the peaks count. On the CPU the two are one.
     pub count: Count,
     /// What it took.

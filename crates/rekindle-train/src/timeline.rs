@@ -218,7 +218,6 @@ mod tests {
             marks: vec![None],
             held: held.collect(),
             spans,
-            forwards: vec![2],
             beside_buffers: Bytes(BESIDE),
             order: None,
         }

@@ -62,13 +62,14 @@ pub struct PlanArgs {
         ]
     )]
     pub graph: Option<PathBuf>,
-    /// With `--graph`, search so many times as long as usual (about half a second) for a faster plan
+    /// Search N times as long as usual (about half a second) for a faster plan
     #[arg(
         long,
         value_name = "N",
-        requires = "graph",
+        conflicts_with = "frontier",
         default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
+        value_parser = clap::value_parser!(u32).range(1..=1000),
+        help_heading = "Schedule"
     )]
     pub effort: u32,
     #[command(flatten)]
@@ -106,7 +107,7 @@ pub struct PlanArgs {
         help_heading = "Output"
     )]
     pub output: Option<PathBuf>,
-    /// Show where the peak is, what it consists of, and how often stages run
+    /// Show where the peak is, what it consists of, and which operations run again or wait on the host
     #[arg(long, conflicts_with_all = ["frontier", "json"], help_heading = "Output")]
     pub explain: bool,
     /// Show all useful points: the fastest step for each budget

@@ -64,7 +64,7 @@ pub struct ReplaceArgs {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Schedule")]
 pub struct ScheduleArgs {
-    /// Cut the layers into K segments
+    /// Cut the layers into K segments, where the peak is smallest
     #[arg(long, value_name = "K")]
     pub segments: Option<usize>,
     /// Use the fastest schedule with a peak memory of at most SIZE (512MiB, 2GB, 80%)

@@ -8,7 +8,7 @@ use rekindle::{
     record::{Kernels, PlanSummary, Update},
     size::Size,
 };
-use rekindle_plan::{Bytes, PlanError, Planner};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use rekindle_train::{
     fit::{Breakdown, spread},
     kernels,
@@ -100,7 +100,7 @@ pub struct Estimate {
     limit: Option<Limit>,
     /// The step without recomputing.
     plain: Column,
-    /// The fewest equal segments that fit, of up to 24 numbers of them; `null` where plain fits, none do, or a number of
+    /// The fewest segments that fit, of up to 24 numbers of them; `null` where plain fits, none do, or a number of
     /// segments or a plan file was asked for.
     segments: Option<Column>,
     /// The plan that was asked for, or else the fastest over stages that fits the limit; `null` where plain fits it and
@@ -149,9 +149,9 @@ impl Estimate {
             fits,
             peak: Breakdown::new(&known, &config.training, plan),
         };
-        let plain = step.plan(None, Planner::None)?;
+        let plain = step.plan(&Request::of(Planner::None, None))?;
         let plain_fits = match most {
-            Some(_) => Some(step.try_plan(most, Planner::None)?.is_some()),
+            Some(_) => Some(step.try_plan(&Request::of(Planner::None, most))?.is_some()),
             None => None,
         };
         let exceeded = most.filter(|_| plain_fits == Some(false));
@@ -165,19 +165,17 @@ impl Estimate {
         let mut segments = None;
         if exceeded.is_some() && !asked {
             for count in spread(stages.len()) {
-                let equal = step.try_plan(exceeded, Planner::Segments(Some(count)))?;
-                if let Some(equal) = equal {
-                    segments = Some(column(&equal, Some(true)));
+                let request = Request::of(Planner::Segments(Some(count)), exceeded);
+                if let Some(fewest) = step.try_plan(&request)? {
+                    segments = Some(column(&fewest, Some(true)));
                     break;
                 }
             }
         }
         let found = match (wanted, exceeded) {
-            (Some(ScheduleRequest::Plan(request)), _) => {
-                Some(step.plan(request.budget, request.planner))
-            }
+            (Some(ScheduleRequest::Plan(request)), _) => Some(step.plan(request)),
             (Some(ScheduleRequest::Given(file)), _) => Some(step.plan_given(file)),
-            (None, Some(_)) => Some(step.plan(exceeded, Planner::Optimal)),
+            (None, Some(_)) => Some(step.plan(&Request::of(Planner::Optimal, exceeded))),
             (None, None) => None,
         };
         let (found, refused) = match found.transpose() {

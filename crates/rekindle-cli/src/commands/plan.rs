@@ -1,11 +1,13 @@
 //! `rekindle plan`: the fastest schedule that fits, explained.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
-use rekindle_plan::{Planner, Request};
+use rekindle::record::{Extra, ExtraWork};
+use rekindle_plan::{Bytes, Planner, Request, Seconds};
 use rekindle_train::{
+    device::DeviceId,
     ranks::Ranks,
-    session::{Frontier, Job, MeasuredStep, PlanFile, Planned},
+    session::{Frontier, Job, MeasuredStep, PlanFile, Planned, ScheduleRequest},
 };
 
 use super::{
@@ -16,13 +18,15 @@ use crate::{
     args::{PlanArgs, TrainArgs},
     config::OffloadChoice,
     failure::{Failure, Outcome},
-    input, network, output, ranks, summary,
+    input, network, output,
+    progress::planning,
+    ranks, summary,
     table::{self, Cell, several},
     terminal,
 };
 
-/// Maximum number of rows of a frontier in the table.
-const FRONTIER_ROWS: usize = 24;
+/// Maximum number of rows of a table.
+const ROWS: usize = 24;
 
 /// Plans.
 pub fn run(args: &PlanArgs) -> Outcome {
@@ -52,8 +56,15 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     let Asked {
         config,
         device,
-        schedule,
+        mut schedule,
     } = ranks::settled(ranks, train::asked(&training))?;
+    if let ScheduleRequest::Plan(request) = &mut schedule {
+        request.effort = args.effort;
+        if args.frontier && device.device == DeviceId::Cpu {
+            // Runs within a budget have more ways to plan, and what measuring takes without one does not count for them.
+            request.budget = Some(Bytes(1));
+        }
+    }
     let data = config.open_data()?;
     let job = Job {
         schedule,
@@ -62,13 +73,17 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     };
     let mut step = profile::measured(&job, &device)?;
     let speaks = ranks.rank() == 0;
+    let planner = args.schedule.planner.unwrap_or_default();
     let outcome = match args.frontier {
-        true => match step.frontier(&job, args.schedule.planner.unwrap_or_default()) {
+        true => match planning(|| step.frontier(&job, planner)) {
             Ok(points) if speaks => output::answer(args.answer.json, &points, frontier_text),
             points => points.map(drop).map_err(Failure::from),
         },
-        false => match step.plan(&job, &job.schedule) {
-            Ok(planned) if speaks => show(args, &planned, job.part().len()),
+        false => match planning(|| step.plan(&job, &job.schedule)) {
+            Ok(planned) if speaks => {
+                let measured = step.measured_step(&job);
+                show(args, &measured, &planned, job.part().len())
+            }
             planned => planned.map(drop).map_err(Failure::from),
         },
     };
@@ -101,15 +116,17 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         _ => step,
     };
     if args.frontier {
-        let frontier = step.frontier(request.planner)?;
+        let frontier = planning(|| step.frontier(request.planner))?;
         return output::answer(args.answer.json, &frontier, frontier_text);
     }
-    show(args, &step.plan(request.budget, request.planner)?, 0)
+    let plan = planning(|| step.plan(&request))?;
+    show(args, &step, &plan, 0)
 }
 
 /// Shows a plan; `batch` is this rank's if the plan is for several ranks.
-fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
-    let file = PlanFile::new(plan);
+fn show(args: &PlanArgs, step: &MeasuredStep, plan: &Planned, batch: usize) -> Outcome {
+    let extra = step.extra(plan)?;
+    let file = PlanFile::new(plan, extra.clone());
     if let Some(path) = &args.output {
         output::named_file(path, &output::lines(&file)?)?;
     }
@@ -131,8 +148,8 @@ fn show(args: &PlanArgs, plan: &Planned, batch: usize) -> Outcome {
     let lines = lines.iter().map(|line| terminal::wrapped(line, "  "));
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if args.explain {
-        let (peak, forwards) = (peak(plan), forwards(plan));
-        text += &format!("\n\n{peak}\n\n{forwards}");
+        let (peak, extra) = (peak(plan), extra_text(plan, &extra));
+        text += &format!("\n\n{peak}\n\n{extra}");
     }
     output::text(&format!("{text}\n"))
 }
@@ -141,7 +158,7 @@ fn frontier_text(frontier: &Frontier) -> String {
     let mut table = table::table("budget|peak|of plain|step|x plain|schedule", 0..5);
     // Evenly spread, both ends among them.
     let points = &frontier.points;
-    let (all, shown) = (points.len(), points.len().min(FRONTIER_ROWS));
+    let (all, shown) = (points.len(), points.len().min(ROWS));
     for row in 0..shown {
         let point = &points[row * (all - 1) / (shown - 1).max(1)];
         let peak = point.predicted_peak;
@@ -184,16 +201,54 @@ fn peak(plan: &Planned) -> table::Table {
     table
 }
 
-/// How many stages run forward how often.
-fn forwards(plan: &Planned) -> table::Table {
-    let mut table = table::table("forwards|stages", 0..2);
-    let forwards = &plan.staged.forwards;
-    let most = forwards.iter().max().copied().unwrap_or_default();
-    for times in 1..=most {
-        let stages = forwards.iter().filter(|&&count| count == times).count();
-        if stages > 0 {
-            table.add_row([Cell::from(times), stages.into()]);
+/// What a plan does beyond the plain step; the same work in several stages is one row.
+fn extra_text(plan: &Planned, all: &[Extra]) -> String {
+    let mut rows: Vec<(Extra, usize)> = Vec::new();
+    let mut places = HashMap::new();
+    for extra in all {
+        // Where the kind of an operation is not known, its stage tells it from others.
+        let stage = extra.shape.is_empty().then_some(extra.stage);
+        let same = (extra.work, &extra.kind, &extra.shape, stage);
+        let place = *places.entry(same).or_insert(rows.len());
+        match rows.get_mut(place) {
+            Some((row, stages)) => {
+                row.times += extra.times;
+                row.seconds += extra.seconds;
+                row.bytes += extra.bytes;
+                *stages += 1;
+            }
+            None => rows.push((extra.clone(), 1)),
         }
     }
-    table
+    if rows.is_empty() {
+        return "Nothing runs again.".to_owned();
+    }
+    rows.sort_by(|(a, _), (b, _)| b.seconds.0.total_cmp(&a.seconds.0));
+    let mut table = table::table("runs again|shape|in|times|adds|makes", 3..6);
+    for (row, stages) in rows.iter().take(ROWS) {
+        let (kind, name) = (&row.kind, plan.staged.chain.stages.get(row.stage.0));
+        table.add_row([
+            match row.work {
+                ExtraWork::Recompute => kind.into(),
+                ExtraWork::Offload => format!("{kind}, from the host").into(),
+            },
+            match row.shape.is_empty() {
+                true => Cell::default(),
+                false => format!("{:?}", row.shape).into(),
+            },
+            match (stages, name) {
+                (1, Some(stage)) => (&stage.name).into(),
+                (1, None) => "loss".into(),
+                (stages, _) => several(*stages, "stage").into(),
+            },
+            row.times.into(),
+            Cell::seconds(row.seconds),
+            Cell::bytes(row.bytes),
+        ]);
+    }
+    let left: Seconds = rows.iter().skip(ROWS).map(|(row, _)| row.seconds).sum();
+    match rows.len().saturating_sub(ROWS) {
+        0 => table.to_string(),
+        more => format!("{table}\n\n{more} more add {left}; `--json` has all of them."),
+    }
 }

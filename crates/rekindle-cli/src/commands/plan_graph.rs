@@ -21,6 +21,7 @@ use crate::{
     child, exit,
     failure::{Failure, Outcome},
     input, output,
+    progress::planning,
     table::{several, thousands},
 };
 
@@ -79,7 +80,7 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
         Failure::usage(format!("{}: no graph of a step: {error}", path.display()))
     };
     let graph: Graph = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-    match plan_graph(&graph, request) {
+    match planning(|| plan_graph(&graph, request)) {
         Ok(plan) if json => Program::write(&graph, &plan, request.budget, true),
         Ok(plan) => output::text(&described(&plan, &graph)),
         Err(GraphPlanError::Infeasible {
@@ -124,10 +125,10 @@ pub fn plan_elsewhere(
 ) -> Option<Result<GraphPlan, GraphPlanError>> {
     let budget = request.budget.filter(|_| request.link.is_none())?;
     // No size of 0 can be typed.
-    let typed = format!("{}B", budget.0.max(1));
-    let mut words = ["plan", "--graph", "-", "--json", "--budget", &typed]
-        .map(str::to_owned)
-        .to_vec();
+    let [typed, effort] = [format!("{}B", budget.0.max(1)), request.effort.to_string()];
+    let words = ["plan", "--graph", "-", "--json", "--budget", &typed];
+    let words = words.into_iter().chain(["--effort", &effort]);
+    let mut words: Vec<String> = words.map(str::to_owned).collect();
     match request.planner {
         Planner::Segments(Some(segments)) => {
             words.extend(["--segments".into(), segments.to_string()])

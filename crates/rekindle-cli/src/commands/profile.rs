@@ -1,6 +1,6 @@
 //! `rekindle profile`: the measured chain.
 
-use rekindle_plan::{Bytes, Chain, Request, Stage};
+use rekindle_plan::{Bytes, Chain, Request};
 use rekindle_train::{
     data::Split,
     device::{DeviceId, DeviceInfo},
@@ -14,7 +14,8 @@ use crate::{
     failure::{Failure, Outcome},
     output,
     progress::Progress,
-    table::{self, Cell},
+    summary,
+    table::several,
     terminal,
 };
 
@@ -64,38 +65,17 @@ pub fn measured(job: &Job<'_>, device: &DeviceInfo) -> Result<Engine, Failure> {
 }
 
 fn table(chain: &Chain) -> String {
-    let mut table = table::table("stage|forward|backward|output|saved|temp|gradients", 1..7);
-    // Neighbouring stages that were measured together have the same costs and share a row.
-    let same = |a: &Stage, b: &Stage| {
-        (a.forward_s, a.backward_s, a.saved_bytes) == (b.forward_s, b.backward_s, b.saved_bytes)
-    };
-    for group in chain.stages.chunk_by(same) {
-        let stage = &group[0];
-        let name = match group.len() {
-            1 => stage.name.clone(),
-            count => format!("{} x {count}", stage.name),
-        };
-        let temp = stage
-            .forward_temp_bytes
-            .max(stage.tracked_temp_bytes)
-            .max(stage.backward_temp_bytes);
-        table.add_row([
-            Cell::from(name),
-            Cell::seconds(stage.forward_s),
-            Cell::seconds(stage.backward_s),
-            Cell::bytes(stage.output_bytes),
-            Cell::bytes(stage.saved_bytes),
-            Cell::bytes(temp),
-            Cell::bytes(stage.grad_bytes),
-        ]);
-    }
     let saved: Bytes = chain.stages.iter().map(|stage| stage.saved_bytes).sum();
     let text = format!(
         "A plain step keeps {saved} of {}; gradients {}, fixed {}, optimizer state {}.",
-        table::several(chain.stages.len(), "stage"),
+        several(chain.stages.len(), "stage"),
         chain.grad_bytes(),
         chain.fixed_bytes,
         chain.optimizer.state_bytes,
     );
-    format!("{table}\n\n{}\n", terminal::wrapped(&text, ""))
+    format!(
+        "{}\n\n{}\n",
+        summary::stages(&chain.stages),
+        terminal::wrapped(&text, "")
+    )
 }

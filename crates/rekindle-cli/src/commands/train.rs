@@ -248,11 +248,10 @@ pub(super) fn request(
     if let Some(path) = &run.plan {
         return Ok(ScheduleRequest::Given(Box::new(input::plan(path)?)));
     }
-    Ok(ScheduleRequest::Plan(Request {
-        planner: Planner::asked(run.planner, run.segments)?,
-        budget: run.budget.map(bytes).transpose()?,
-        ..Request::default()
-    }))
+    Ok(ScheduleRequest::Plan(Request::of(
+        Planner::asked(run.planner, run.segments)?,
+        run.budget.map(bytes).transpose()?,
+    )))
 }
 
 /// A budget in bytes; fails if the device has less.

@@ -20,7 +20,7 @@ const PLANS: &str = "#0072B2";
 fn kind(asked: Point) -> (&'static str, &'static str) {
     match asked {
         Point::Plain => ("plain run", TEXT),
-        Point::Segments(_) => ("equal segments", "#D55E00"),
+        Point::Segments(_) => ("segments", "#D55E00"),
         Point::Optimal(_) => ("plan within a budget", PLANS),
     }
 }

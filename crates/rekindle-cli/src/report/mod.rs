@@ -6,7 +6,6 @@
 pub mod trace;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use rekindle_plan::Stage;
 use rekindle_train::record::RunRecord;
 
 use crate::{
@@ -15,7 +14,6 @@ use crate::{
     started::Started,
     summary,
     sweep::{SweepRecord, record::MARK},
-    table::{self, Cell, Table},
 };
 
 /// A whole page: its title, what was typed, when, and by which version, and the rest.
@@ -78,7 +76,7 @@ pub fn run(record: &RunRecord, started: Option<&Started>) -> Result<String, Fail
         h2 { "Memory by phase" }
         (summary::phases(record, true).html())
         h2 { "Stages" }
-        (stages(record).html())
+        (summary::stages(&record.stages).html())
         h2 { "Settings" }
         pre { (serde_json::to_string_pretty(&record.settings).map_err(Failure::other)?) }
     };
@@ -88,37 +86,6 @@ pub fn run(record: &RunRecord, started: Option<&Started>) -> Result<String, Fail
 /// Why a run may have no timeline.
 pub const NO_TIMELINE: &str =
     "no timeline: this run ended before its fourth step, which is traced, or had no room for it";
-
-/// Stages; equal consecutive stages share a row.
-fn stages(record: &RunRecord) -> Table {
-    let stages: Vec<_> = record.stages.iter().zip(&record.forwards).collect();
-    let sizes = |stage: &Stage| (stage.output_bytes, stage.saved_bytes, stage.param_bytes);
-    let alike = |a: &(&Stage, &usize), b: &(&Stage, &usize)| (sizes(a.0), a.1) == (sizes(b.0), b.1);
-    let header = "stage|name|forwards|output|kept for backward|parameters";
-    let mut table = table::table(header, 2..6);
-    let mut first = 0;
-    for group in stages.chunk_by(alike) {
-        let ((stage, forwards), (end, _)) = (group[0], group[group.len() - 1]);
-        let last = first + group.len() - 1;
-        let (numbers, name) = match group.len() {
-            1 => (first.to_string(), stage.name.clone()),
-            _ => (
-                format!("{first}-{last}"),
-                format!("{} to {}", stage.name, end.name),
-            ),
-        };
-        table.add_row([
-            Cell::from(numbers),
-            name.into(),
-            (*forwards).into(),
-            Cell::bytes(stage.output_bytes),
-            Cell::bytes(stage.saved_bytes),
-            Cell::bytes(stage.param_bytes),
-        ]);
-        first = last + 1;
-    }
-    table
-}
 
 /// The page of a sweep.
 pub fn sweep(record: &SweepRecord, started: Option<&Started>) -> String {

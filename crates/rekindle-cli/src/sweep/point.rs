@@ -22,7 +22,7 @@ pub enum Point {
     /// Nothing recomputed.
     #[default]
     Plain,
-    /// So many segments of equal length.
+    /// So many segments.
     Segments(usize),
     /// The fastest plan for a budget.
     #[serde(rename = "budget_bytes")]

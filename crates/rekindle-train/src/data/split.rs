@@ -111,7 +111,7 @@ fn by_shuffle(all: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Split, Dat
 /// The error of a share that leaves no samples for one side.
 pub(super) fn starved(share: f64, samples: usize, side: &str) -> DataError {
     DataError::Setting(format!(
-        "an evaluation share of {share} of {samples} samples leaves none for {side}: change `eval_split` in [data] (0 \
+        "an evaluation share of {share} of {samples} samples leaves none for {side}: change `eval_split` in [train] (0 \
          trains on everything), or use more samples"
     ))
 }

@@ -1,7 +1,7 @@
-//! Whether a model of one size fits: plain, in equal segments, under a plan.
+//! Whether a model of one size fits: plain, in segments, under a plan.
 
 use rekindle::record::{Update, Updates};
-use rekindle_plan::{Bytes, Planner};
+use rekindle_plan::{Bytes, Planner, Request};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -75,11 +75,12 @@ impl ScheduleKind {
             }
             let step = step(update)?;
             for planner in self.planners(step.chain.stages.len()) {
+                let request = Request::of(planner, Some(budget));
                 let faster = |plan: &Planned| {
                     let other = fastest.as_ref();
                     other.is_none_or(|other| time(plan) < time(other))
                 };
-                if let Some(plan) = step.try_plan(Some(budget), planner)?.filter(faster) {
+                if let Some(plan) = step.try_plan(&request)?.filter(faster) {
                     fastest = Some(plan);
                 }
             }
@@ -130,10 +131,15 @@ mod tests {
         })
     }
 
+    fn plain(step: &MeasuredStep) -> Planned {
+        let request = Request::of(Planner::None, None);
+        step.plan(&request).expect("no budget")
+    }
+
     #[test]
     fn a_plan_that_takes_too_long_does_not_fit() {
         let step = equal(16, 1, Update::After);
-        let plain = step.plan(None, Planner::None).expect("no budget");
+        let plain = plain(&step);
         let budget = Bytes(plain.summary.predicted_peak.0 - 60);
         let fits = |way: ScheduleKind, slowdown| {
             let step = |_| Ok::<_, RunError>(step.clone());
@@ -151,7 +157,7 @@ mod tests {
     #[test]
     fn a_plan_updates_in_the_backward_pass_where_a_training_would() {
         let after = equal(100, 100, Update::After);
-        let plain = after.plan(None, Planner::None).expect("no budget");
+        let plain = plain(&after);
         let plain = plain.summary.predicted_peak;
         let fits = |updates, share: f64| {
             let budget = Bytes((plain.0 as f64 * share) as u64);

@@ -1,6 +1,6 @@
 //! The memory/time frontier of a planner.
 
-use rekindle_plan::{Bytes, PlanError, Planner};
+use rekindle_plan::{Bytes, PlanError, Planner, Request};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -48,8 +48,9 @@ impl Frontier {
 /// The frontier at some budgets; `plan` makes one plan.
 pub(super) fn frontier(
     planner: Planner,
-    mut plan: impl FnMut(Option<Bytes>, Planner) -> Result<Planned, RunError>,
+    mut plan: impl FnMut(Request) -> Result<Planned, RunError>,
 ) -> Result<Frontier, RunError> {
+    let mut plan = |budget, planner| plan(Request::of(planner, budget));
     let plain = plan(None, Planner::None)?.summary;
     let smallest = match plan(Some(Bytes::ZERO), planner) {
         Ok(planned) => planned.summary.predicted_peak,

@@ -34,7 +34,7 @@ impl ScheduleRequest {
     /// What the step is planned by.
     pub(super) fn wanted(&self) -> Result<Wanted, RunError> {
         Ok(match self {
-            Self::Plan(request) => request.planner.into(),
+            Self::Plan(request) => request.into(),
             Self::Given(file) => file.order()?.into(),
         })
     }

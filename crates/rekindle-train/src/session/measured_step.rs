@@ -3,7 +3,7 @@
 //! The file is a chain ([`Chain::from_json`]) with one more key, `profile`: data that exact plans for the device need
 //! and a chain cannot express. Without it, plans are made for the chain's numbers without a reserve.
 
-use rekindle_plan::{Bytes, Chain, ChainError, Planner, chain_frontier};
+use rekindle_plan::{Action, Bytes, Chain, ChainError, Planner, Request, StageId, chain_frontier};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{model::spec::ModelSpec, settings::TrainSettings};
 use rekindle::record::{
-    Estimate, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
+    Estimate, Extra, ExtraWork, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
 };
 
 /// A measured training step, without its model.
@@ -108,15 +108,14 @@ impl MeasuredStep {
     /// # Errors
     ///
     /// If there is no such plan.
-    pub fn plan(&self, budget: Option<Bytes>, planner: Planner) -> Result<Planned, RunError> {
-        let smallest = || match self.numbers(Some(Bytes::ZERO), Planner::Auto) {
+    pub fn plan(&self, request: &Request) -> Result<Planned, RunError> {
+        let smallest = || match self.numbers(&Request::within(Bytes::ZERO)) {
             Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
             _ => None,
         };
-        match self.numbers(budget, planner) {
-            Ok(plan) => Ok(self.planned(plan)),
-            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, smallest)),
-        }
+        let refused = |error| refused(error, Some(request.planner), Bytes::ZERO, smallest);
+        let plan = self.numbers(request).map_err(refused)?;
+        Ok(self.planned(plan))
     }
 
     /// Like [`plan`](Self::plan), if any plan fits.
@@ -124,15 +123,11 @@ impl MeasuredStep {
     /// # Errors
     ///
     /// If the planner cannot plan this step.
-    pub fn try_plan(
-        &self,
-        budget: Option<Bytes>,
-        planner: Planner,
-    ) -> Result<Option<Planned>, RunError> {
-        match self.numbers(budget, planner) {
+    pub fn try_plan(&self, request: &Request) -> Result<Option<Planned>, RunError> {
+        match self.numbers(request) {
             Ok(plan) => Ok(Some(self.planned(plan))),
             Err(RecordError::Infeasible { .. }) => Ok(None),
-            Err(error) => Err(refused(error, Some(planner), Bytes::ZERO, || None)),
+            Err(error) => Err(refused(error, Some(request.planner), Bytes::ZERO, || None)),
         }
     }
 
@@ -158,9 +153,9 @@ impl MeasuredStep {
     /// See [`plan`](Self::plan).
     pub fn frontier(&self, planner: Planner) -> Result<Frontier, RunError> {
         if self.profile.is_some() {
-            return frontier(planner, |budget, planner| self.plan(budget, planner));
+            return frontier(planner, |request| self.plan(&request));
         }
-        let plain = self.plan(None, Planner::None)?;
+        let plain = self.plan(&Request::of(Planner::None, None))?;
         let (chain, optimizer) = (&self.chain, &self.chain.optimizer);
         let points = chain_frontier(chain, planner, |plan| {
             let peak = plan.simulated.peak.max(chain.optimizer_peak());
@@ -180,15 +175,41 @@ impl MeasuredStep {
         Ok(Frontier::new(planner, points))
     }
 
+    /// What one of its plans does beyond the plain step, the longest first.
+    ///
+    /// # Errors
+    ///
+    /// If the plan is of another step.
+    pub fn extra(&self, planned: &Planned) -> Result<Vec<Extra>, RunError> {
+        if let (Some(profile), Some(order)) = (&self.profile, &planned.staged.order) {
+            return Ok(profile.step.extra(order)?);
+        }
+        let actions = planned.actions();
+        let again = self.chain.stages.iter().enumerate().map(|(place, stage)| {
+            let forward = Action::Forward(StageId(place));
+            let runs = actions.iter().filter(|action| **action == forward).count();
+            let times = runs.saturating_sub(1);
+            Extra {
+                work: ExtraWork::Recompute,
+                kind: "forward".into(),
+                shape: Vec::new(),
+                stage: StageId(place),
+                count: 1,
+                times,
+                seconds: stage.forward_s * times as f64,
+                bytes: Bytes(stage.output_bytes.0 * times as u64),
+            }
+        });
+        let mut all: Vec<Extra> = again.filter(|extra| extra.times > 0).collect();
+        all.sort_by(|a, b| b.seconds.0.total_cmp(&a.seconds.0));
+        Ok(all)
+    }
+
     /// A plan of one part of a batch.
-    fn numbers(
-        &self,
-        budget: Option<Bytes>,
-        planner: Planner,
-    ) -> Result<(PlanSummary, StagedPlan), RecordError> {
+    fn numbers(&self, request: &Request) -> Result<(PlanSummary, StagedPlan), RecordError> {
         match &self.profile {
-            Some(Profile { step, .. }) => step.plan(budget, planner),
-            None => plan_of_chain(&self.chain, budget, planner),
+            Some(Profile { step, .. }) => step.plan(request.budget, request),
+            None => plan_of_chain(&self.chain, request),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Plans as files: a schedule with its predicted cost, and the chain that it was made for.
 
-use rekindle::record::{Order, PlanSummary};
+use rekindle::record::{Extra, Order, PlanSummary};
 use rekindle_plan::{Stage, schedule::written};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,12 +28,15 @@ pub struct PlanFile {
     /// What runs; not for a chain without a profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     order: Option<Order>,
+    /// What it does beyond the plain step, the longest first.
+    #[serde(skip_deserializing)]
+    extra: Vec<Extra>,
 }
 
 impl PlanFile {
-    /// A plan and the stages that it was made for.
+    /// A plan and the stages that it was made for, and what it does beyond the plain step.
     #[must_use]
-    pub fn new(plan: &Planned) -> Self {
+    pub fn new(plan: &Planned, extra: Vec<Extra>) -> Self {
         let (stages, actions) = (&plan.staged.chain.stages, plan.actions());
         let schedule = match &plan.staged.order {
             Some(_) => actions.iter().map(ToString::to_string).collect(),
@@ -46,6 +49,7 @@ impl PlanFile {
             stages: stages.clone(),
             schedule,
             order: plan.staged.order.clone(),
+            extra,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Plans of a recorded step: what is asked of it, and why it is refused.
 
-use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, graph::GraphPlanError};
+use rekindle_plan::{Bytes, Chain, PlanError, Planner, graph::GraphPlanError};
 
 use super::{
     Frontier, Job, MeasuredStep, PlanFile, Planned, RunError, ScheduleRequest, frontier::frontier,
@@ -39,7 +39,7 @@ impl Engine {
     /// If there is no such plan, or a given one is for another model.
     pub fn plan(&mut self, job: &Job<'_>, asked: &ScheduleRequest) -> Result<Planned, RunError> {
         let (planner, wanted): (_, Wanted) = match asked {
-            ScheduleRequest::Plan(request) => (Some(request.planner), request.planner.into()),
+            ScheduleRequest::Plan(request) => (Some(request.planner), request.into()),
             ScheduleRequest::Given(file) => (None, self.order_of(job, file)?.into()),
         };
         let step = &mut self.step;
@@ -103,12 +103,7 @@ impl Engine {
     ///
     /// As [`plan`](Self::plan).
     pub fn frontier(&mut self, job: &Job<'_>, planner: Planner) -> Result<Frontier, RunError> {
-        frontier(planner, |budget, planner| {
-            let request = Request {
-                budget,
-                planner,
-                ..Request::default()
-            };
+        frontier(planner, |request| {
             self.plan(job, &ScheduleRequest::Plan(request))
         })
     }

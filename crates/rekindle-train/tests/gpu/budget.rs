@@ -1,6 +1,6 @@
 //! On a GPU a budget bounds what the pools reserve.
 
-use rekindle_plan::{Bytes, PlanError, Planner, Request};
+use rekindle_plan::{Bytes, PlanError, Request};
 use rekindle_train::{
     data::{TargetKind, open, settings::Source},
     device::DeviceInfo,
@@ -109,11 +109,7 @@ fn train(
         update: rekindle_train::update::UpdateChoice::After,
         ..TrainSettings::default()
     };
-    let request = ScheduleRequest::Plan(Request {
-        planner: Planner::Auto,
-        budget: Some(budget),
-        ..Request::default()
-    });
+    let request = ScheduleRequest::Plan(Request::within(budget));
     let job = Job {
         device: Some(device),
         ..Job::new(&model, &*data.train, &settings, request)

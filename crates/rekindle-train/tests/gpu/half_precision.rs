@@ -101,10 +101,7 @@ fn settings(dtype: Dtype) -> TrainSettings {
 }
 
 fn uniform(segments: usize) -> ScheduleRequest {
-    ScheduleRequest::Plan(Request {
-        planner: Planner::Segments(Some(segments)),
-        ..Request::default()
-    })
+    ScheduleRequest::Plan(Request::of(Planner::Segments(Some(segments)), None))
 }
 
 fn equal_segments(model: &ModelSpec) -> Vec<(String, ScheduleRequest)> {

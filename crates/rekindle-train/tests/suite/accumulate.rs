@@ -38,10 +38,7 @@ fn train(accumulate: usize, segments: usize) -> Vec<StepRecord> {
         accumulate,
         ..classifier(5, BATCH, momentum)
     };
-    let request = ScheduleRequest::Plan(Request {
-        planner: Planner::Segments(Some(segments)),
-        ..Request::default()
-    });
+    let request = ScheduleRequest::Plan(Request::of(Planner::Segments(Some(segments)), None));
     let job = Job::new(&model, &*data.train, &settings, request);
     let mut steps = Steps::default();
     run(&job, DeviceId::Cpu, &mut |event| steps.tell(event)).expect("trains");

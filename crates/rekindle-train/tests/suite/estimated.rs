@@ -160,8 +160,8 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
     let stages = estimated.chain.stages.len();
     for segments in [1, 2, 3, 5] {
         let step = |step: &MeasuredStep| {
-            let planner = Planner::Segments(Some(segments));
-            let planned = step.plan(None, planner).unwrap();
+            let request = Request::of(Planner::Segments(Some(segments)), None);
+            let planned = step.plan(&request).unwrap();
             let (_, parts) = planned.at_peak();
             (parts.total().0 - parts.fixed.0) as f64
         };

@@ -38,11 +38,7 @@ fn model() -> ModelSpec {
 }
 
 fn request(planner: Planner, budget: Option<Bytes>) -> Request {
-    Request {
-        planner,
-        budget,
-        ..Request::default()
-    }
+    Request::of(planner, budget)
 }
 
 fn close(a: Bytes, b: Bytes, tolerance: f64) -> bool {
@@ -83,13 +79,17 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
     let plain = here(request(Planner::None, None)).expect("no budget");
     same(
         &plain,
-        &from_file.plan(None, Planner::None).expect("no budget"),
+        &from_file
+            .plan(&request(Planner::None, None))
+            .expect("no budget"),
     );
     let mut recomputing = 0;
     for percent in [20, 60, 80, 110] {
         let budget = Bytes(plain.summary.predicted_peak.0 * percent / 100);
         for planner in [Planner::Auto, Planner::Segments(None)] {
-            let there = from_file.plan(Some(budget), planner).map_err(Box::new);
+            let there = from_file
+                .plan(&request(planner, Some(budget)))
+                .map_err(Box::new);
             match (here(request(planner, Some(budget))), there) {
                 (Ok(here), Ok(there)) => {
                     same(&here, &there);

@@ -166,8 +166,5 @@ fn snapshots_stay_below_the_predicted_peak() {
 }
 
 fn plain() -> ScheduleRequest {
-    ScheduleRequest::Plan(Request {
-        planner: Planner::None,
-        ..Request::default()
-    })
+    ScheduleRequest::Plan(Request::of(Planner::None, None))
 }

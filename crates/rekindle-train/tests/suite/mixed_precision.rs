@@ -25,10 +25,7 @@ use crate::{
 const SGD: Optimizer = (OptimizerKind::Sgd, 0.0, 0.0);
 
 fn plain() -> ScheduleRequest {
-    ScheduleRequest::Plan(Request {
-        planner: Planner::None,
-        ..Request::default()
-    })
+    ScheduleRequest::Plan(Request::of(Planner::None, None))
 }
 
 #[test]

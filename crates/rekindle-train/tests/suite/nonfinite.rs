@@ -87,10 +87,7 @@ fn train<'a>(
         }
         batch
     });
-    let schedule = ScheduleRequest::Plan(Request {
-        planner: Planner::Segments(Some(2)),
-        ..Request::default()
-    });
+    let schedule = ScheduleRequest::Plan(Request::of(Planner::Segments(Some(2)), None));
     let job = Job {
         run_dir: Some(run_dir),
         snapshot_every: SnapshotEvery::Steps(1),

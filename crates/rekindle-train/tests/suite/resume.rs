@@ -175,10 +175,8 @@ impl Case {
         each: impl FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Ran, Box<RunError>> {
         let data = data(&self.model, self.source.clone());
-        let schedule = ScheduleRequest::Plan(Request {
-            planner: Planner::Segments(Some(self.segments)),
-            ..Request::default()
-        });
+        let schedule =
+            ScheduleRequest::Plan(Request::of(Planner::Segments(Some(self.segments)), None));
         let job = Job {
             eval: data.eval.as_deref(),
             run_dir: run_dir.clone(),

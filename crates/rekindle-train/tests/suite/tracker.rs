@@ -45,10 +45,7 @@ fn each_pass_names_the_tensors_that_its_layers_make_and_free() {
         epsilon: 1e-5,
         ..classifier(4, BATCH, (OptimizerKind::Adam, 0.0, 0.0))
     };
-    let request = ScheduleRequest::Plan(Request {
-        planner: Planner::Segments(Some(2)),
-        ..Request::default()
-    });
+    let request = ScheduleRequest::Plan(Request::of(Planner::Segments(Some(2)), None));
     let job = Job {
         track: true,
         ..Job::new(&model, &*data.train, &settings, request)

@@ -11,6 +11,7 @@ use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, graph::simulate};
 
 use super::{
     Kernels, RecordError, bridge,
+    extra::kinds,
     measure::Costs,
     profile::StepProfile,
     program::plain_order,
@@ -153,6 +154,7 @@ impl Estimate {
             ..named(&graph, recording, &stages)
         };
         let (largest, largest_bytes) = recording.largest().unwrap_or_default();
+        let (kinds, kind_of) = kinds(recording);
         let each = recording.parameters.iter();
         let mut weights = each.flat_map(|one| [Some(one.tensor), one.gradient]);
         Ok(Self {
@@ -177,6 +179,8 @@ impl Estimate {
                 beside_buffers_bytes: Bytes::ZERO,
                 link: None,
                 autodiff_s: Seconds(0.0),
+                kinds,
+                kind_of,
                 recording: recording.fingerprint(),
             },
         })

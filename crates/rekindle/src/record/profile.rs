@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     PlanSummary, RecordError, StagedPlan,
+    extra::{OperationKind, kinds},
     options::{RESERVE, Wanted, fitting, with_reserve, without_reserve},
     planned::PlannedRecording,
     program::plain_order,
@@ -29,6 +30,12 @@ pub struct StepProfile {
     pub link: Option<Link>,
     /// What burn's autodiff takes in a plain step, besides its operations.
     pub autodiff_s: Seconds,
+    /// The kinds of operations: burn's name, and the shape of what such an operation makes.
+    #[serde(default)]
+    pub kinds: Vec<OperationKind>,
+    /// The place in `kinds` of each operation's.
+    #[serde(default)]
+    pub kind_of: Vec<u32>,
     /// Equal for recordings of equal steps.
     #[serde(with = "super::hexadecimal")]
     pub recording: u64,
@@ -36,13 +43,17 @@ pub struct StepProfile {
 
 impl StepProfile {
     pub(super) fn new<A>(planned: &PlannedRecording<A>, autodiff_s: Seconds) -> Self {
+        let recording = &planned.measured.recording;
+        let (kinds, kind_of) = kinds(recording);
         Self {
             graph: planned.graph(),
             update_bytes: planned.update_bytes,
             beside_buffers_bytes: planned.beside,
             link: planned.numbers.offload.map(|offload| offload.link),
             autodiff_s,
-            recording: planned.measured.recording.fingerprint(),
+            kinds,
+            kind_of,
+            recording: recording.fingerprint(),
         }
     }
 
@@ -118,16 +129,10 @@ impl StepProfile {
 /// If no plan fits the budget, or the chain is invalid.
 pub fn plan_of_chain(
     chain: &Chain,
-    budget: Option<Bytes>,
-    planner: Planner,
+    request: &Request,
 ) -> Result<(PlanSummary, StagedPlan), RecordError> {
-    let request = Request {
-        budget,
-        planner,
-        ..Request::default()
-    };
-    let update_bytes = chain.optimizer_peak();
-    let (plan, fits) = fitting(plan_chain(chain, &request), update_bytes, budget)?;
+    let (update_bytes, budget) = (chain.optimizer_peak(), request.budget);
+    let (plan, fits) = fitting(plan_chain(chain, request), update_bytes, budget)?;
     if !fits {
         return Err(RecordError::Infeasible {
             budget: budget.unwrap_or(Bytes::MAX),
@@ -142,6 +147,8 @@ pub fn plan_of_chain(
         beside_buffers_bytes: Bytes::ZERO,
         link: None,
         autodiff_s: Seconds::ZERO,
+        kinds: Vec::new(),
+        kind_of: Vec::new(),
         recording: 0,
     };
     let (numbers, staged) = step.shown(&stages, plan, budget)?;

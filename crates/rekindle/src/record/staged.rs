@@ -27,8 +27,6 @@ pub struct StagedPlan {
     pub spans: Vec<Span>,
     /// The predicted memory of each span.
     pub held: Vec<Moment>,
-    /// How often each stage's forward runs: the maximum over its operations.
-    pub forwards: Vec<usize>,
     /// The part of the fixed bytes that is not in live buffers: the driver's context, and the overhead of pools.
     pub beside_buffers: Bytes,
     /// What runs; `None` of a chain alone.
@@ -83,7 +81,6 @@ impl StagedPlan {
         let spans = stages.spans(graph, program);
         Self {
             held: held(graph, program, &spans),
-            forwards: forwards(graph, program, stages),
             marks: marks(graph, stages),
             chain: stages.chain().clone(),
             spans,
@@ -126,21 +123,6 @@ pub fn action(span: &Span) -> Action {
 
 pub(super) fn stages(graph: &Graph) -> Stages {
     Stages::new(graph, &borders(graph), Crossing::Carried)
-}
-
-fn forwards(graph: &Graph, program: &Program, stages: &Stages) -> Vec<usize> {
-    let mut runs = vec![0; graph.operations.len()];
-    for id in program.operations() {
-        runs[id.index()] += 1;
-    }
-    let most = |stage| {
-        stages
-            .forward(StageId(stage))
-            .map(|id| runs[id.index()])
-            .max()
-    };
-    let stages = 0..stages.chain().stages.len();
-    stages.map(|stage| most(stage).unwrap_or(1)).collect()
 }
 
 pub(super) fn marks(graph: &Graph, stages: &Stages) -> Vec<Option<usize>> {

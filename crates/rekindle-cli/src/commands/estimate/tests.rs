@@ -43,10 +43,7 @@ fn estimate(config: &str, wanted: Option<&ScheduleRequest>, limit: Bytes) -> Est
 }
 
 fn in_segments(segments: usize) -> ScheduleRequest {
-    ScheduleRequest::Plan(Request {
-        planner: Planner::Segments(Some(segments)),
-        ..Request::default()
-    })
+    ScheduleRequest::Plan(Request::of(Planner::Segments(Some(segments)), None))
 }
 
 /// 24 -> 48, five times 48 -> 48, layer norm, 48 -> 8, under Adam, 32 samples of 24 numbers and 8 targets.

@@ -38,7 +38,6 @@ impl Session<'_> {
             param_count: self.param_count,
             plan: self.plan.clone(),
             stages: planned.staged.chain.stages.clone(),
-            forwards: planned.staged.forwards.clone(),
             count: self.job.count,
             measured: self.measured(peak, &self.times),
             measured_exchange_s: self.exchange_times.as_ref().map(StepTimes::median),
