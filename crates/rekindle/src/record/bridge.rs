@@ -69,8 +69,8 @@ where
     }
 }
 
-/// Runs `step` on the recording device with no parameter that is tracked, and no backward pass. Returns a hash of what was recorded, and the
-/// auxiliary output.
+/// Runs `step` on the recording device with no parameter that is tracked, and no backward pass. Returns a hash of what was
+/// recorded, and the auxiliary output.
 pub(super) fn look<M, I, R>(
     model: &M,
     places: &[Place],
