@@ -7,7 +7,7 @@ use rekindle_plan::{Bytes, Planner, Request, Seconds};
 use rekindle_train::{
     device::DeviceId,
     ranks::Ranks,
-    session::{Frontier, Job, MeasuredStep, PlanFile, Planned, ScheduleRequest},
+    session::{Frontier, Job, MeasuredStep, PlanFile, Planned, RunError, ScheduleRequest},
 };
 
 use super::{
@@ -81,8 +81,8 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
         },
         false => match planning(|| step.plan(&job, &job.schedule)) {
             Ok(planned) if speaks => {
-                let measured = step.measured_step(&job);
-                show(args, &measured, &planned, job.part().len())
+                let extra = || step.measured_step(&job).extra(&planned);
+                show(args, &planned, extra, job.part().len())
             }
             planned => planned.map(drop).map_err(Failure::from),
         },
@@ -120,12 +120,21 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         return output::answer(args.answer.json, &frontier, frontier_text);
     }
     let plan = planning(|| step.plan(&request))?;
-    show(args, &step, &plan, 0)
+    show(args, &plan, || step.extra(&plan), 0)
 }
 
-/// Shows a plan; `batch` is this rank's if the plan is for several ranks.
-fn show(args: &PlanArgs, step: &MeasuredStep, plan: &Planned, batch: usize) -> Outcome {
-    let extra = step.extra(plan)?;
+/// Shows a plan and, where that is asked for, what it does beyond the plain step; `batch` is this rank's if the plan is for
+/// several ranks.
+fn show(
+    args: &PlanArgs,
+    plan: &Planned,
+    extra: impl FnOnce() -> Result<Vec<Extra>, RunError>,
+    batch: usize,
+) -> Outcome {
+    let extra = match args.output.is_some() || args.answer.json || args.explain {
+        true => extra()?,
+        false => Vec::new(),
+    };
     let file = PlanFile::new(plan, extra.clone());
     if let Some(path) = &args.output {
         output::named_file(path, &output::lines(&file)?)?;

@@ -243,26 +243,8 @@ where
                              for them"
                             );
                         }
-                        let later = state.new_bytes(&self.planning, &recorded.0)?;
-                        let mut planning = self.planning.clone();
-                        planning.options.later += later;
-                        let now = Now {
-                            expected: now.expected.map(|bytes| bytes + later),
-                            ..now
-                        };
-                        let comparison_bytes = match self.planning.options.comparison {
-                            Comparison::Never => Bytes::ZERO,
-                            _ => peak() - before,
-                        };
-                        let given = given(&recorded.0, model, batch);
-                        let new =
-                            MeasuredRecording::new(recorded, shapes, comparison_bytes, &planning);
-                        let plan = match made_by_larger(&state.plans, &planning, now, &new) {
-                            Some(plan) => plan,
-                            None => own(&mut state.plans, &planning, now, given, new)?,
-                        };
-                        state.plans.insert(0, Rc::new(plan));
-                        self.keep(&mut state);
+                        let bytes = peak() - before;
+                        self.add(&mut state, now, model, batch, recorded, bytes)?;
                         0
                     }
                 };
@@ -284,6 +266,39 @@ where
             begun,
             auxiliary: auxiliary_now,
         })
+    }
+
+    /// Measures and plans a recording that no stored plan is for. Its plan is the first then. To compare it takes so many
+    /// bytes.
+    fn add(
+        &self,
+        state: &mut State<R::Auxiliary>,
+        now: Now,
+        model: &M,
+        batch: &I,
+        recorded: (Recording, R::Auxiliary),
+        comparison_bytes: Bytes,
+    ) -> Result<(), RecordError> {
+        let later = state.new_bytes(&self.planning, &recorded.0)?;
+        let mut planning = self.planning.clone();
+        planning.options.later += later;
+        let now = Now {
+            expected: now.expected.map(|bytes| bytes + later),
+            ..now
+        };
+        let comparison_bytes = match self.planning.options.comparison {
+            Comparison::Never => Bytes::ZERO,
+            _ => comparison_bytes,
+        };
+        let given = given(&recorded.0, model, batch);
+        let new = MeasuredRecording::new(recorded, shapes(batch), comparison_bytes, &planning);
+        let plan = match made_by_larger(&state.plans, &planning, now, &new) {
+            Some(plan) => plan,
+            None => own(&mut state.plans, &planning, now, given, new)?,
+        };
+        state.plans.insert(0, Rc::new(plan));
+        self.keep(state);
+        Ok(())
     }
 
     /// Measures the first of the stored recordings, which has the program of a larger batch, and plans it.
