@@ -174,8 +174,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let recorded = rekindle::record(&model, &batch, Gpt::loss)?
         .with_optimizer(&SgdConfig::new().init())
         .with_meter(opened.meter.clone());
-    let operations = recorded.operations();
     let mut step = recorded.plain()?;
+    let operations = step.graph().0.operations.len();
     let plain_peak = step.plan().plain_peak;
     let mut plans = vec![("plain".to_owned(), None, Planner::None)];
     plans.extend(

@@ -5,7 +5,10 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 
-use crate::{IN_USE, pages, resized};
+use crate::{
+    count::{IN_USE, resized},
+    pages,
+};
 
 /// A new block; null if there is none.
 ///

@@ -11,15 +11,15 @@
 //! ```
 //!
 //! The requested bytes ([`Layout::size`]) are counted, over all threads of the process. Growing a block counts only the
-//! difference. Each allocation costs three atomic operations.
+//! difference. An allocation costs a few atomic operations, a large one also a lock.
 //!
 //! On Linux, blocks of 32 KiB and more are cut from pages that this crate keeps itself, at most as many as hold the
 //! memory that is resident for blocks at the peak of the bytes in use. The system's allocator would either hold much
 //! more than that, in gaps between blocks and in freed memory, or return memory and request it again, page by page,
 //! several times in a training step with a tight budget.
 //!
-//! Files: `blocks.rs` is where blocks come from, `pages.rs` keeps freed pages for large blocks, `system.rs` gets pages,
-//! `arena.rs` sets glibc's allocator up for small blocks, `reserve.rs` keeps memory for an allocation that fails,
+//! Files: `count.rs` counts, `blocks.rs` is where blocks come from, `pages.rs` keeps freed pages for large blocks,
+//! `system.rs` gets pages, `arena.rs` sets glibc's allocator up for small blocks, `reserve.rs` keeps memory for an allocation that fails,
 //! `gather.rs` makes threads hold their memory at the same time.
 //!
 //! `unsafe` is what the trait it implements demands; beside it only `rekindle-cuda`, which calls the driver, has any.
@@ -28,6 +28,7 @@
 
 mod arena;
 mod blocks;
+mod count;
 mod gather;
 mod pages;
 mod reserve;
@@ -35,53 +36,15 @@ mod system;
 
 use std::{
     alloc::{GlobalAlloc, Layout},
-    sync::{
-        OnceLock,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::OnceLock,
 };
 
+pub use count::{in_use, installed, lifetime_peak, peak, reset_peak};
 pub use gather::gather_threads;
 pub use reserve::{Failure, drop_reserve, failure, keep_reserve, set_limit};
 
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// The largest of the peaks before resets.
-static EARLIER_PEAKS: AtomicUsize = AtomicUsize::new(0);
-
 /// The system allocator, counted. Install it with `#[global_allocator]`.
 pub struct CountingAllocator;
-
-/// Whether a [`CountingAllocator`] is the process's allocator. If not, all other numbers here are zero.
-#[must_use]
-pub fn installed() -> bool {
-    // A running Rust program has allocated memory, so a zero peak means that the allocator is not installed.
-    PEAK.load(Relaxed) > 0
-}
-
-/// Bytes allocated and not yet freed.
-#[must_use]
-pub fn in_use() -> usize {
-    IN_USE.load(Relaxed)
-}
-
-/// The largest [`in_use`] since the last [`reset_peak`].
-#[must_use]
-pub fn peak() -> usize {
-    PEAK.load(Relaxed)
-}
-
-/// The largest [`in_use`] since the process started.
-#[must_use]
-pub fn lifetime_peak() -> usize {
-    EARLIER_PEAKS.load(Relaxed).max(peak())
-}
-
-/// Starts a new peak at the bytes in use now.
-pub fn reset_peak() {
-    let earlier = PEAK.swap(IN_USE.load(Relaxed), Relaxed);
-    EARLIER_PEAKS.fetch_max(earlier, Relaxed);
-}
 
 /// Sets a hook that is called once per failed allocation that no [reserve](keep_reserve) covers, with the requested
 /// bytes. The allocation then fails as usual: Rust ends the process. The hook must not allocate.
@@ -133,23 +96,6 @@ fn obtained_at_last(bytes: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     }
     exhausted(bytes);
     std::ptr::null_mut()
-}
-
-/// A block of one size became one of another; a size of 0 is none.
-#[inline]
-fn resized(size: usize, new_size: usize) {
-    if new_size < size {
-        IN_USE.fetch_sub(size - new_size, Relaxed);
-        return;
-    }
-    let more = new_size - size;
-    let now = IN_USE.fetch_add(more, Relaxed) + more;
-    if now == more {
-        arena::one();
-    }
-    if now > PEAK.load(Relaxed) {
-        PEAK.fetch_max(now, Relaxed);
-    }
 }
 
 // SAFETY: a block is freed and resized where it was allocated, since its layout says where. A failed reallocation leaves

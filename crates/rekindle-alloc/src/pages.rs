@@ -14,7 +14,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::system;
+use crate::{count, system};
 
 /// Blocks are multiples of this: a page, or of unknown processors the largest page that there is.
 const PAGE: usize = if cfg!(target_arch = "x86_64") {
@@ -121,7 +121,7 @@ pub(crate) fn give_all_back() -> bool {
 pub(crate) fn trim() {
     with(|pages| {
         pages.give_back(pages.kept);
-        pages.most = crate::in_use();
+        pages.most = count::in_use();
     });
 }
 
@@ -137,10 +137,10 @@ fn whole(size: usize) -> usize {
 impl Pages {
     /// A block of one size became one of another; a size of 0 is none.
     fn count(&mut self, size: usize, new_size: usize) {
-        crate::resized(size, new_size);
+        count::resized(size, new_size);
         self.rounding += whole(new_size) - new_size;
         self.rounding -= whole(size) - size;
-        self.most = self.most.max(crate::in_use());
+        self.most = self.most.max(count::in_use());
     }
 
     /// The place of the first run at or after an address.
@@ -242,7 +242,7 @@ impl Pages {
 
     /// Gives back as many kept pages as are too many once `more` bytes are in use.
     fn make_room(&mut self, more: usize) {
-        let used = (crate::in_use() + self.rounding).saturating_add(more);
+        let used = (count::in_use() + self.rounding).saturating_add(more);
         let held = used.saturating_add(self.kept);
         self.give_back(whole(held.saturating_sub(self.most).min(self.kept)));
     }

@@ -14,6 +14,8 @@ use std::{
     },
 };
 
+use crate::count;
+
 const ALIGN: usize = 4096;
 
 /// The block; null if there is none or it was used.
@@ -81,7 +83,7 @@ pub(crate) fn allows(asked: usize) -> bool {
     let limit = LIMIT.load(Relaxed);
     limit == usize::MAX
         || asked == 0
-        || crate::in_use().saturating_add(asked) <= limit.saturating_add(given())
+        || count::in_use().saturating_add(asked) <= limit.saturating_add(given())
 }
 
 /// The bytes of the used reserve.
@@ -96,7 +98,7 @@ fn given() -> usize {
 pub(crate) fn give(asked: usize) -> bool {
     let size = SIZE.load(Relaxed);
     if free() {
-        IN_USE.store(crate::in_use(), Relaxed);
+        IN_USE.store(count::in_use(), Relaxed);
         ASKED.store(asked.max(1), Release);
     }
     // Another thread may have freed it just before.

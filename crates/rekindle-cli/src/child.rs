@@ -18,10 +18,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     args::{TrainArgs, words},
     exit,
-    failure::{
-        Failure, Outcome,
-        document::{ErrorDocument, Infeasible},
-    },
+    failure::{Failure, InfeasibleDocument, Outcome, advised, document::ErrorDocument},
     launched, stop, terminal,
 };
 
@@ -123,10 +120,17 @@ pub fn ask<T: DeserializeOwned>(command: &str, training: &TrainArgs) -> Result<T
         }
         return serde_json::from_str(&ended.stdout).map_err(Failure::other);
     }
-    if let Ok(infeasible) = serde_json::from_str::<Infeasible>(&ended.stdout) {
-        let mut failure = Failure::coded(ended.code, &infeasible);
-        failure.infeasible = Some(Box::new(infeasible));
-        return Err(failure);
+    if let Ok(document) = serde_json::from_str::<InfeasibleDocument>(&ended.stdout) {
+        let refused = document.infeasible;
+        let smallest = advised(refused.smallest_of_all);
+        let message = format!(
+            "no plan fits {}; the smallest budget is {smallest}",
+            refused.budget
+        );
+        return Err(Failure {
+            message,
+            ..refused.into()
+        });
     }
     let document = serde_json::from_str::<ErrorDocument>(&ended.stdout);
     let message = document.map(|document| document.error);

@@ -2,9 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
+use clap::ValueEnum;
 use rekindle_train::device::{DeviceId, DeviceInfo, Obstacle, Unavailable, count, listed, probe};
-
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{compiling, exit, failure::Failure, launched::Local, table::several};
 
@@ -16,6 +17,19 @@ pub enum DeviceChoice {
     Auto,
     /// This one.
     One(DeviceId),
+}
+
+/// Whether plans may move tensors to host memory.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum OffloadChoice {
+    /// On GPUs, where a plan is faster so or nothing else fits.
+    #[default]
+    Auto,
+    /// Tensors stay on the device.
+    Never,
 }
 
 impl FromStr for DeviceChoice {

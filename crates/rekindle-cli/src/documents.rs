@@ -23,7 +23,11 @@ use crate::{
         plan_graph, report, runs, verify,
     },
     config::ConfigFile,
-    failure::document::{ERROR_FORMAT, ErrorDocument, INFEASIBLE_FORMAT, Infeasible},
+    failure::{
+        InfeasibleDocument,
+        document::{ERROR_FORMAT, ErrorDocument},
+        infeasible::INFEASIBLE_FORMAT,
+    },
     started::{COMMAND_FORMAT, Started},
     sweep::record::{SWEEP_FORMAT, SweepRecord},
 };
@@ -56,7 +60,7 @@ fn documents() -> [(&'static str, Value); 16] {
         document::<Chain>(CHAIN_FORMAT, SchemaSettings::draft2020_12()),
         written::<PlanFile>(PLAN_FORMAT),
         written::<plan_graph::Program>(plan_graph::PROGRAM_FORMAT),
-        written::<Infeasible>(INFEASIBLE_FORMAT),
+        written::<InfeasibleDocument>(INFEASIBLE_FORMAT),
         written::<ErrorDocument>(ERROR_FORMAT),
         written::<Frontier>(FRONTIER_FORMAT),
         written::<RunRecord>(RUN_FORMAT),

@@ -1,24 +1,27 @@
-//! Failures of a command: an exit code, and a report with the problem, its position and how to fix it; how a command ends.
+//! Failures of a command: an exit code, and a report with the problem, its position and how to fix it.
 
 pub mod document;
+pub mod infeasible;
 mod process;
 
 use std::{fmt::Display, ops::Range, path::Path};
 
 use miette::{LabeledSpan, MietteDiagnostic, NamedSource, Report};
 use rekindle::{record::RecordError, reduce::ReduceError};
-use rekindle_plan::{Bytes, PlanError};
+use rekindle_plan::Bytes;
 use rekindle_train::{
     FileError,
-    data::DataError,
-    device::{device_fault, innermost_cause, refused_kernel, seal_kernels, tile_too_large},
-    session::RunError,
+    device::{device_fault, innermost_cause, refused_kernel, tile_too_large},
+    session::{Infeasible, RunError},
     shortage::speaks_of_memory,
 };
 
-use self::document::{INFEASIBLE_FORMAT, Infeasible};
 pub use self::process::{
     check_address_space, note_plan, note_step, report_exhausted_memory, report_panics_as_bugs,
+};
+pub use self::{
+    document::end,
+    infeasible::{InfeasibleDocument, advised},
 };
 use crate::{exit, terminal};
 
@@ -100,67 +103,21 @@ impl Failure {
             None => report,
         }
     }
-
-    /// Says why a command failed: for people, and as JSON where that was asked for.
-    pub fn tell(&self) {
-        complain!("{:?}", self.report());
-        document::write(self);
-    }
 }
 
-/// Ends the process.
-pub fn end(outcome: Outcome) -> ! {
-    let code = match outcome {
-        Ok(()) => exit::DONE,
-        Err(failure) => {
-            failure.tell();
-            failure.code
-        }
-    };
-    seal_kernels();
-    std::process::exit(code);
-}
-
-impl From<DataError> for Failure {
-    fn from(error: DataError) -> Self {
-        match error {
-            DataError::File(error) => error.into(),
-            DataError::Setting(_) => Self::usage(error),
-        }
-    }
-}
-
-impl From<PlanError> for Failure {
-    fn from(error: PlanError) -> Self {
-        let PlanError::Infeasible {
-            planner,
-            budget,
-            smallest,
-            smallest_of_all,
-            floor,
-        } = &error
-        else {
-            return Self::usage(error);
-        };
-        let help = match smallest_of_all < smallest {
-            true => format!(
-                "try `--planner auto --budget {}`",
-                advised(*smallest_of_all)
-            ),
-            false => format!("try `--budget {}`", advised(*smallest)),
-        };
-        let infeasible = Infeasible {
-            format: INFEASIBLE_FORMAT.into(),
-            planner: *planner,
-            feasible: false,
-            budget_bytes: *budget,
-            smallest_budget_bytes: *smallest,
-            smallest_budget_of_all_planners_bytes: *smallest_of_all,
-            floor: floor.clone(),
-        };
+impl From<Infeasible> for Failure {
+    fn from(error: Infeasible) -> Self {
         Self {
-            infeasible: Some(Box::new(infeasible)),
-            ..Self::coded(exit::NO_PLAN, &error).help(help)
+            infeasible: Some(Box::new(error.clone())),
+            ..Self::coded(exit::NO_PLAN, &error).help(
+                match error.smallest_of_all < error.smallest {
+                    true => format!(
+                        "try `--planner auto --budget {}`",
+                        advised(error.smallest_of_all)
+                    ),
+                    false => format!("try `--budget {}`", advised(error.smallest)),
+                },
+            )
         }
     }
 }
@@ -208,21 +165,6 @@ impl From<RecordError> for Failure {
     }
 }
 
-/// Share that is added to a smallest budget in advice: the other memory of a process, and measurements, vary a little
-/// from process to process.
-const LEEWAY: f64 = 0.005;
-
-/// The smallest budget as it may be typed: a little more, rounded up to a tenth of its unit.
-pub(crate) fn advised(smallest: Bytes) -> String {
-    let bytes = smallest.0 as f64 * (1.0 + LEEWAY);
-    let (unit, size) = [("KiB", 10), ("MiB", 20), ("GiB", 30)]
-        .map(|(unit, bits)| (unit, f64::from(1 << bits)))
-        .into_iter()
-        .rfind(|(_, size)| bytes >= *size)
-        .unwrap_or(("KiB", 1024.0));
-    format!("{:.1}{unit}", (bytes / size * 10.0).ceil() / 10.0)
-}
-
 /// What to do where a loss or gradient is not finite.
 const FINITE: &str = "lower `learning_rate` or `clip_norm`; or `--on-nonfinite skip --update after` leaves such updates out";
 
@@ -262,8 +204,7 @@ const SMALLER: &str = "a smaller `--batch` or `--budget` may help; `--resume RUN
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         match error {
-            RunError::Data(error) => error.into(),
-            RunError::Plan(error) => error.into(),
+            RunError::Infeasible(error) => error.into(),
             RunError::NotEnough { free, .. } => {
                 let less = advised(Bytes(free.0 / 10 * 9));
                 Self::coded(exit::NO_PLAN, error).help(format!("`--budget {less}` plans for less"))
@@ -282,6 +223,7 @@ impl From<RunError> for Failure {
             RunError::OutOfMemory(_) => Self::coded(exit::OUT_OF_MEMORY, error).help(SMALLER),
             RunError::OverBudget { .. } => Self::coded(exit::NO_PLAN, error),
             RunError::Shape(_)
+            | RunError::Plan(_)
             | RunError::Refused(_)
             | RunError::Device(_)
             | RunError::Finished { .. } => Self::usage(error),
@@ -291,25 +233,5 @@ impl From<RunError> for Failure {
             RunError::OtherRank => Self::coded(exit::OTHER_RANK, error),
             RunError::Batch(_) => Self::other(error),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rekindle::size::Size;
-
-    #[test]
-    fn advised_budgets_can_be_typed_and_are_no_smaller() {
-        for bytes in [1, 1000, 1024, 26_933_165, 1 << 30, (1 << 30) - 1, 13 << 40] {
-            let typed = advised(Bytes(bytes));
-            let Ok(Size::Bytes(read)) = typed.parse() else {
-                panic!("{typed}");
-            };
-            assert!(read.0 >= bytes, "{typed} for {bytes}");
-            let most = (bytes as f64 * 1.2).max(1024.0);
-            assert!(read.0 as f64 <= most, "{typed} for {bytes}");
-        }
-        assert_eq!(advised(Bytes(26_933_165)), "25.9MiB");
     }
 }

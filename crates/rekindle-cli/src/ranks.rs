@@ -6,9 +6,9 @@
 use std::{collections::BTreeMap, process, thread, time::Duration};
 
 use clap::CommandFactory;
-use rekindle::{
-    record::Rate,
-    reduce::{named, rehearsal},
+use rekindle::record::{
+    Rate,
+    driver::{named, rehearsal},
 };
 use rekindle_train::{device::seal_kernels, ranks::Ranks};
 
@@ -127,7 +127,7 @@ fn time_limit() -> Result<Duration, Failure> {
     /// Names the time.
     const VARIABLE: &str = "REKINDLE_RANK_TIMEOUT";
     let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
-        return Ok(rekindle::reduce::TIME_LIMIT);
+        return Ok(rekindle::record::driver::TIME_LIMIT);
     };
     let text = text.to_string_lossy();
     let limit = humantime::parse_duration(&text).ok();

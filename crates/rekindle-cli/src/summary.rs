@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 
-use rekindle::{meter::Count, record::PlanSummary};
+use rekindle::{
+    meter::Count,
+    record::{OptimizerState, PlanSummary},
+};
 use rekindle_plan::{Bytes, Seconds, Stage};
 use rekindle_train::{
-    loss_scale::LossScale,
-    optimizer_state::OptimizerState,
     record::{EvalRecord, PoolRecord, Resident, RunRecord},
     session::Planned,
+    settings::LossScale,
 };
 
 use crate::{

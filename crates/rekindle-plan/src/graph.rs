@@ -16,15 +16,16 @@
 //! | `step.rs` | [`Graph`]: recorded operations on tensors |
 //! | `program.rs` | [`Program`]: a valid list of operations, and the tensors freed at each step |
 //! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
-//! | `plan.rs` | [`plan_graph`]: from a graph and a [`Request`](crate::Request) to a [`GraphPlan`] |
-//! | `borders.rs` | [`borders()`]: where a forward pass can be cut |
+//! | `plan.rs` | [`GraphPlan`], and the error when there is none |
+//! | `graph_plans.rs` | [`plan_graph`]: from a graph and a [`Request`](crate::Request) to a plan |
+//! | `borders.rs` | where a forward pass can be cut |
 //! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, a chain as a graph, and schedules of the chain as programs |
 //! | `chain_plans.rs` | [`plan_chain`] and [`chain_frontier`]: plans of a chain alone |
 //! | `spans.rs` | a program in terms of stages, and the tensors that each pass makes and frees |
 //! | `updates.rs` | parameter updates inside the backward pass: when each may run |
 //! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks while a program runs, and the time added by that |
 //! | `link.rs` | [`Link`]: offloading to host memory, and its cost |
-//! | `validate.rs`, `error.rs` | the rules of a graph; errors of planning |
+//! | `validate.rs` | the rules of a graph |
 //!
 //! # Example
 //! ```
@@ -63,8 +64,8 @@
 
 mod borders;
 mod chain_plans;
-mod error;
 mod exchange;
+mod graph_plans;
 mod link;
 mod plan;
 mod program;
@@ -78,10 +79,10 @@ mod validate;
 
 pub use borders::{Border, borders};
 pub use chain_plans::{chain_frontier, plan_chain};
-pub use error::GraphPlanError;
 pub use exchange::{ExchangeCost, Exchanged, Ring, Timetable};
+pub use graph_plans::plan_graph;
 pub use link::{Link, Rate};
-pub use plan::{GraphPlan, plan_graph};
+pub use plan::{GraphPlan, PlanError};
 pub use program::Program;
 pub(crate) use simulator::Found;
 pub use simulator::{Moment, Parts, Simulated, simulate};

@@ -58,10 +58,9 @@ pub mod seconds;
 pub use bytes::Bytes;
 pub use chain::{Chain, ChainError, LossCost, OptimizerCost, Stage};
 pub use graph::{
-    Graph, GraphPlan, GraphPlanError, Operation, OperationId, Parts, Program, Simulated, Tensor,
+    Graph, GraphPlan, Operation, OperationId, Parts, PlanError, Program, Simulated, Tensor,
     TensorId, chain_frontier, plan_chain, plan_graph,
 };
-pub use planner::{PlanError, held_at};
 pub use request::{Planner, Request};
 pub use schedule::{Action, StageId};
 pub use seconds::Seconds;

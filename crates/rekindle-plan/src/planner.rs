@@ -5,7 +5,8 @@
 //!
 //! | planner | what | file |
 //! |---|---|---|
-//! | `none`, `segments` | keep everything; segments, cut by bytes or of equal length | `segments.rs` |
+//! | `none` | keep everything | here |
+//! | `segments` | segments, cut by bytes or of equal length | `segments.rs` |
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
 //! `terms.rs` has the symbols of the recurrence, `windows.rs` finds equal windows.
@@ -15,50 +16,24 @@
 //! without a number accepts up to 20,000 stages; `none`, and `segments` with a number, accept any number: longer chains than those
 //! of `optimal` are cut into equal segments.
 
-mod error;
 mod optimal;
 mod segments;
 mod terms;
 mod windows;
 
-pub use error::{PlanError, held_at};
-
-use std::borrow::Cow;
-
 use terms::Terms;
 
 use crate::bytes::Bytes;
 use crate::chain::Chain;
+use crate::graph::PlanError;
 use crate::request::Planner;
-use crate::schedule::{Action, single_level};
+use crate::schedule::Recipe;
 
 /// The longest chain of which numbers of segments are tried: some million stages are simulated.
 const MOST_STAGES: usize = 20_000;
 
 /// The longest chain of which all windows are examined; there are stages^2 / 2 of them.
 pub(crate) const MOST_STAGES_OF_WINDOWS: usize = 2_000;
-
-/// A schedule in short: a thousand cuts of a long chain are small, their actions are not.
-#[derive(Clone, Debug)]
-pub(crate) enum Recipe {
-    /// Segments, of which the second and later start at these stages.
-    Segments(Vec<usize>),
-    /// These actions, of a nested schedule.
-    Nested(Vec<Action>),
-}
-
-impl Recipe {
-    /// Everything is kept: the plain training step.
-    const WHOLE: Recipe = Recipe::Segments(Vec::new());
-
-    /// The schedule for a chain of so many stages. Cost: O(actions).
-    pub(crate) fn schedule(&self, stages: usize) -> Cow<'_, [Action]> {
-        match self {
-            Recipe::Segments(starts) => single_level(stages, starts).into(),
-            Recipe::Nested(actions) => actions.into(),
-        }
-    }
-}
 
 /// The schedules of a planner, at least one: for every budget the best of them that fits, and the one with the smallest
 /// peak. For a budget of the chain, everything but the optimizer counted: only those among which the best for this budget

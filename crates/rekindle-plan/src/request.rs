@@ -7,7 +7,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::bytes::Bytes;
 use crate::graph::Link;
-use crate::planner::PlanError;
 
 /// The planners. serde writes a planner's [name](Planner::name).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,13 +35,13 @@ impl Planner {
     ///
     /// # Errors
     /// The named planner takes no number of segments.
-    pub fn asked(named: Option<Planner>, segments: Option<usize>) -> Result<Planner, PlanError> {
+    pub fn asked(named: Option<Planner>, segments: Option<usize>) -> Result<Planner, String> {
         match (named, segments) {
             (named, None) => Ok(named.unwrap_or_default()),
             (None | Some(Planner::Segments(_)), segments) => Ok(Planner::Segments(segments)),
-            (Some(planner), Some(_)) => Err(PlanError::Request(format!(
+            (Some(planner), Some(_)) => Err(format!(
                 "the {planner} planner takes no number of segments: leave one of them out"
-            ))),
+            )),
         }
     }
 
@@ -64,13 +63,13 @@ impl fmt::Display for Planner {
 }
 
 impl FromStr for Planner {
-    type Err = PlanError;
+    type Err = String;
 
-    fn from_str(name: &str) -> Result<Planner, PlanError> {
+    fn from_str(name: &str) -> Result<Planner, String> {
         let found = Planner::ALL.into_iter().find(|one| one.name() == name);
         found.ok_or_else(|| {
             let expected = "expected none, segments, optimal or auto";
-            PlanError::Request(format!("unknown planner `{name}`: {expected}"))
+            format!("unknown planner `{name}`: {expected}")
         })
     }
 }

@@ -16,6 +16,7 @@
 //! Planners make it so that every action finds what it reads, that the loss and the backward of every stage run once,
 //! from the last stage to the first, and that the optimizer runs last.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -97,6 +98,28 @@ pub fn single_level(stages: usize, starts: &[usize]) -> Vec<Action> {
     }
     actions.push(Action::Optimize);
     actions
+}
+
+/// A schedule in short: a thousand cuts of a long chain are small, their actions are not.
+#[derive(Clone, Debug)]
+pub(crate) enum Recipe {
+    /// Segments, of which the second and later start at these stages.
+    Segments(Vec<usize>),
+    /// These actions, of a nested schedule.
+    Nested(Vec<Action>),
+}
+
+impl Recipe {
+    /// Everything is kept: the plain training step.
+    pub(crate) const WHOLE: Recipe = Recipe::Segments(Vec::new());
+
+    /// The schedule for a chain of so many stages. Cost: O(actions).
+    pub(crate) fn schedule(&self, stages: usize) -> Cow<'_, [Action]> {
+        match self {
+            Recipe::Segments(starts) => single_level(stages, starts).into(),
+            Recipe::Nested(actions) => actions.into(),
+        }
+    }
 }
 
 /// Where segments start, and the number of stages.

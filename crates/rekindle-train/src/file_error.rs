@@ -1,15 +1,16 @@
-//! What is wrong with a file or a folder.
+//! What is wrong with a file, a folder, or data.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-/// The error of a file or a folder that cannot be used: its path, what is wrong, and what to do.
+/// The error of a file, a folder, or data that cannot be used: the path, what is wrong, and what to do.
 #[derive(Debug, PartialEq, thiserror::Error)]
-#[error("{}: {reason}", path.display())]
+#[error("{}{reason}", path.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display())))]
 pub struct FileError {
-    path: PathBuf,
+    /// `None` where settings are wrong, or do not fit the data.
+    path: Option<PathBuf>,
     reason: String,
     /// What the system refuses; `None` where the content or the request is wrong.
     system: Option<io::ErrorKind>,
@@ -19,7 +20,15 @@ impl FileError {
     /// The content is wrong, or does not fit the request.
     pub(crate) fn content(path: &Path, reason: impl Into<String>) -> Self {
         Self {
-            path: path.to_path_buf(),
+            path: Some(path.to_path_buf()),
+            ..Self::setting(reason)
+        }
+    }
+
+    /// Settings are wrong, or do not fit the data.
+    pub(crate) fn setting(reason: impl Into<String>) -> Self {
+        Self {
+            path: None,
             reason: reason.into(),
             system: None,
         }

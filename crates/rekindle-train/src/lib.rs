@@ -10,7 +10,7 @@
 //! | [`Estimated`], [`fit`] | a step's memory and work, from shapes alone; whether it fits, and what would |
 //! | [`settings`] | the settings of a run: batch, optimizer, learning rate, clipping |
 //! | [`optimizer`], [`loss`] | burn's optimizers and losses by name |
-//! | [`loss_scale`] | gradients of `f16` that would vanish |
+//! | `loss_scale` | gradients of `f16` that would vanish |
 //! | [`session`] | from settings to a run: a plan, its steps, what they came to |
 //! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
 //! | [`record`] | what a run leaves behind: the JSON document of a run |
@@ -19,8 +19,9 @@
 //! | `snapshot`, `snapshots` | a snapshot's file, and those of a folder |
 //! | `tensors` | files of tensors: snapshots and weights |
 //! | `history`, `fingerprint`, `lock` | the other files of a run |
-//! | [`FileError`] | what is wrong with a file or a folder |
-//! | [`shortage`] | steps that ran out of memory, and what is done about it |
+//! | [`FileError`], [`invalid`], [`NonFinite`] | what is wrong with a file, a folder or data; with a key of a config; with a loss |
+//! | `run_error` | all that may end a run |
+//! | [`shortage`] | why a step had too little memory, and the next budget; `session/run/replan.rs` plans again |
 //! | [`timeline`], [`tracker`] | when memory was held, and by what |
 //! | [`chunks`] | whether the loss can run in chunks |
 //! | [`update`] | whether parameters can be updated in the backward pass |
@@ -42,10 +43,11 @@ mod fingerprint;
 mod finite;
 pub mod fit;
 mod history;
+pub mod invalid;
 mod learning_rate;
 mod lock;
 pub mod loss;
-pub mod loss_scale;
+mod loss_scale;
 pub mod model;
 mod nonfinite;
 pub mod optimizer;
@@ -70,4 +72,3 @@ pub mod verify;
 pub use estimate::{Estimated, kernels};
 pub use file_error::FileError;
 pub use nonfinite::NonFinite;
-pub use rekindle::record::optimizer_state;

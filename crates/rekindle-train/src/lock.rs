@@ -86,4 +86,15 @@ mod tests {
         drop(held);
         Lock::take(folder.path()).unwrap();
     }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_that_others_planted_is_not_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let precious = folder.path().join("precious");
+        std::fs::write(&precious, b"precious").unwrap();
+        std::os::unix::fs::symlink(&precious, folder.path().join(LOCK)).unwrap();
+        Lock::take(folder.path()).unwrap_err();
+        assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+    }
 }

@@ -13,8 +13,6 @@ use burn::tensor::{Device, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::settings::TrainSettings;
-
 const FIRST: f64 = 65536.0;
 const GROWTH: f64 = 2.0;
 const BACKOFF: f64 = 0.5;
@@ -51,8 +49,8 @@ pub(crate) struct LossScaler {
 }
 
 impl LossScaler {
-    pub(crate) fn new(settings: &TrainSettings) -> Self {
-        let setting = settings.loss_scale();
+    /// Of a setting that is not [`LossScale::Auto`].
+    pub(crate) fn new(setting: LossScale) -> Self {
         Self {
             dynamic: setting == LossScale::Dynamic,
             scale: match setting {
@@ -150,10 +148,7 @@ mod tests {
     }
 
     fn dynamic() -> LossScaler {
-        LossScaler::new(&TrainSettings {
-            loss_scale: LossScale::Dynamic,
-            ..TrainSettings::default()
-        })
+        LossScaler::new(LossScale::Dynamic)
     }
 
     #[test]

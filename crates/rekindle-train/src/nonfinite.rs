@@ -1,8 +1,24 @@
-//! The report of a step whose loss or gradients are not finite.
+//! A step whose loss or gradients are not finite: what happens then, and the report.
 
 use std::fmt;
 
-use super::settings::OnNonFinite;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What happens where a step's loss or gradients are not finite. No snapshot is taken of a state that is not finite,
+/// whatever is chosen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnNonFinite {
+    /// The run ends; the model is as it was before the step. Where parameters are updated in the backward pass, each
+    /// gradient is checked before its own update alone: the run continues from its last snapshot.
+    #[default]
+    Stop,
+    /// The step counts, but parameters, optimizer state and running statistics stay as they were.
+    Skip,
+    /// The update is made all the same.
+    Continue,
+}
 
 /// A step whose loss or gradients are not finite.
 #[derive(Debug, Clone, PartialEq)]

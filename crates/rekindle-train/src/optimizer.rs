@@ -5,7 +5,7 @@
 //! as well. For `f32` parameters, the update is that of burn's [`ModuleOptimizer`](burn::optim::ModuleOptimizer), bit
 //! for bit.
 //!
-//! A gradient is first divided by the [scale of the loss](super::loss_scale), then clipped.
+//! A gradient is first divided by the [scale of the loss](super::settings::LossScale), then clipped.
 //!
 //! Memory: for smaller types, copies of one parameter and of its gradient while it is updated.
 
@@ -33,7 +33,7 @@ use super::{
 use rekindle::{
     MasterWeights,
     dtype::Dtype,
-    record::{Leaf, Optimizer},
+    record::{Optimizer, driver::Leaf},
     reduce::Shards,
     sequential::Sequential,
 };
@@ -84,7 +84,7 @@ impl AnyOptimizer {
             optimizer: built(settings),
             keeps_master_weights: settings.keeps_master_weights(),
             clip_norm: settings.clip_norm,
-            scaler: LossScaler::new(settings),
+            scaler: LossScaler::new(settings.loss_scale()),
             states: HashMap::new(),
             shards: None,
         }

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use rekindle_plan::{Bytes, PlanError};
+use rekindle_plan::{Bytes, PlanError, Planner};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{
-    data::DataError,
     device::{Unavailable, device_fault, refused_kernel},
     file_error::FileError,
     model::shape::ShapeError,
@@ -14,7 +15,13 @@ use super::{
     session::OutOfMemory,
     shortage::speaks_of_memory,
 };
-use rekindle::{quiet::catch, record::RecordError, reduce::ReduceError};
+use rekindle::{
+    record::{
+        RecordError,
+        driver::{catch, held_at},
+    },
+    reduce::ReduceError,
+};
 
 /// The error of a run that could not be started or finished, or of a step.
 #[derive(Debug, PartialEq, Error)]
@@ -22,10 +29,10 @@ pub enum RunError {
     /// A layer cannot take its input.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// The data cannot fill a batch.
+    /// No plan fits.
     #[error(transparent)]
-    Data(#[from] DataError),
-    /// There is no plan.
+    Infeasible(Infeasible),
+    /// A plan cannot be made.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The given schedule exceeds its budget.
@@ -78,7 +85,7 @@ pub enum RunError {
     /// The device cannot be opened.
     #[error(transparent)]
     Device(#[from] Unavailable),
-    /// The run's folder, or the weights to start from, cannot be used.
+    /// The run's folder, its data, or the weights to start from, cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// The run has done all requested steps; its record has the results.
@@ -94,6 +101,77 @@ pub enum RunError {
     /// Another rank failed and reports the error: a step has no effect, or all ranks end.
     #[error("another rank failed")]
     OtherRank,
+}
+
+/// A budget that no plan fits.
+#[derive(Debug, Clone, PartialEq, Error, Serialize, Deserialize, JsonSchema)]
+#[error(
+    "{} {budget} ({} bytes): the smallest workable budget is {smallest} ({} bytes){}",
+    no_fit(*planner), budget.0, smallest.0, held_at(floor.as_deref())
+)]
+pub struct Infeasible {
+    /// The planner that was asked.
+    #[schemars(with = "String", extend("enum" = Planner::ALL.map(Planner::name)))]
+    pub planner: Planner,
+    /// The budget, everything counted.
+    #[serde(rename = "budget_bytes")]
+    pub budget: Bytes,
+    /// The smallest budget that this planner fits.
+    #[serde(rename = "smallest_budget_bytes")]
+    pub smallest: Bytes,
+    /// The smallest budget that any planner fits.
+    #[serde(rename = "smallest_budget_of_all_planners_bytes")]
+    pub smallest_of_all: Bytes,
+    /// Where the plan of that planner has its peak, such as `while it makes the gradient of ..`; `null` if that is not known.
+    pub floor: Option<String>,
+}
+
+/// The start of the error message, which names the plans that do not fit.
+fn no_fit(planner: Planner) -> String {
+    match planner {
+        Planner::None => "the plain run does not fit".to_owned(),
+        Planner::Auto => "no plan fits".to_owned(),
+        _ => format!("no plan of `{planner}` fits"),
+    }
+}
+
+/// The error of a planner, or of a given plan; the smallest budget is so much more, and `of_all` that of all planners.
+pub(crate) fn refused(
+    error: RecordError,
+    planner: Option<Planner>,
+    more: Bytes,
+    of_all: impl FnOnce() -> Option<Bytes>,
+) -> RunError {
+    match error {
+        RecordError::Infeasible {
+            budget,
+            smallest,
+            floor,
+        } => match planner {
+            Some(planner) => {
+                let of_all = match planner {
+                    Planner::Auto => None,
+                    _ => of_all(),
+                };
+                RunError::Infeasible(Infeasible {
+                    planner,
+                    budget,
+                    smallest: smallest + more,
+                    smallest_of_all: of_all.map_or(smallest, |all| all.min(smallest)) + more,
+                    floor,
+                })
+            }
+            None => RunError::OverBudget {
+                peak: smallest,
+                budget,
+            },
+        },
+        RecordError::Plan(error) => match *error {
+            error @ PlanError::Graph(_) => RecordError::from(error).into(),
+            error => error.into(),
+        },
+        error => error.into(),
+    }
 }
 
 fn of_total(total: &Option<Bytes>) -> String {

@@ -38,7 +38,10 @@ use crate::{
     device::{DeviceId, OpenDevice, open},
     record::RunRecord,
 };
-pub use crate::{engine::Engine, run_error::RunError};
+pub use crate::{
+    engine::Engine,
+    run_error::{Infeasible, RunError},
+};
 
 /// Runs a job on a device that was probed before: a GPU that does not work may cause a panic below burn.
 ///

@@ -4,11 +4,14 @@ use rekindle_plan::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use rekindle::{ChunkedCrossEntropy, dtype::Dtype};
+use rekindle::{ChunkedCrossEntropy, dtype::Dtype, record::Update};
 
 use crate::{
-    loss_scale::LossScale, model::stage::Stage, optimizer_state::StateChoice, update::UpdateChoice,
+    invalid::{AT_LEAST_1, Invalid, first_invalid},
+    model::stage::Stage,
 };
+pub use crate::{loss_scale::LossScale, nonfinite::OnNonFinite};
+pub use rekindle::record::driver::StateChoice;
 
 /// Everything that decides the updates, apart from the model, the data and the schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -103,33 +106,6 @@ impl Default for TrainSettings {
     }
 }
 
-/// A key that is out of its range, or contradicts another.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{}` {problem}", self.key.rsplit('.').next().unwrap_or_default())]
-pub struct Invalid {
-    /// The key, with the keys of the tables around it, such as `synthetic.samples`.
-    pub key: &'static str,
-    /// What is wrong with it.
-    pub problem: String,
-}
-
-/// The first check that fails, of whether something fits, its key, and what it must be.
-///
-/// # Errors
-///
-/// A check fails.
-pub fn first_invalid<const N: usize>(
-    checks: [(bool, &'static str, &str); N],
-) -> Result<(), Invalid> {
-    let failed = checks.into_iter().find(|(fits, ..)| !fits);
-    failed.map_or(Ok(()), |(_, key, problem)| {
-        let problem = problem.to_owned();
-        Err(Invalid { key, problem })
-    })
-}
-
-/// What a number of things must be.
-pub const AT_LEAST_1: &str = "must be at least 1";
 const SHARE: &str = "must be at least 0 and below 1";
 const ABOVE_0: &str = "must be a number above 0";
 const WARMUP: &str = "belongs to `schedule = \"warmup-cosine\"`";
@@ -298,19 +274,38 @@ impl TrainSettings {
     }
 }
 
-/// What happens where a step's loss or gradients are not finite. No snapshot is taken of a state that is not finite,
-/// whatever is chosen.
+/// When a training updates its parameters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnNonFinite {
-    /// The run ends; the model is as it was before the step. Where parameters are updated in the backward pass, each
-    /// gradient is checked before its own update alone: the run continues from its last snapshot.
+#[serde(rename_all = "kebab-case")]
+pub enum UpdateChoice {
+    /// After the backward pass; in it where a budget is not met otherwise.
     #[default]
-    Stop,
-    /// The step counts, but parameters, optimizer state and running statistics stay as they were.
-    Skip,
-    /// The update is made all the same.
-    Continue,
+    Auto,
+    /// After the backward pass.
+    After,
+    /// In the backward pass, each parameter as soon as its gradient is complete.
+    InBackward,
+}
+
+impl UpdateChoice {
+    /// What is asked for, if anything is.
+    #[must_use]
+    pub fn fixed(self) -> Option<Update> {
+        match self {
+            Self::Auto => None,
+            Self::After => Some(Update::After),
+            Self::InBackward => Some(Update::InBackward),
+        }
+    }
+}
+
+impl From<Update> for UpdateChoice {
+    fn from(update: Update) -> Self {
+        match update {
+            Update::After => Self::After,
+            Update::InBackward => Self::InBackward,
+        }
+    }
 }
 
 /// Whether the last projection and its loss run in chunks.

@@ -30,7 +30,7 @@ use burn::{
     tensor::{DType, Device},
 };
 use flate2::CrcWriter;
-use rekindle::quiet::catch;
+use rekindle::record::driver::catch;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -21,7 +21,7 @@ use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{DType, Shape, Tensor, TensorData},
 };
-use rekindle::quiet::catch;
+use rekindle::record::driver::catch;
 use serde::{Deserialize, Serialize};
 
 use crate::{device::staging::Staging, file_error::FileError};

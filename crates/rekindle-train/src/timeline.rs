@@ -11,7 +11,10 @@ use rekindle_plan::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use rekindle::record::{SpanReading, StagedPlan, TimedExchange, action};
+use rekindle::record::{
+    StagedPlan, TimedExchange,
+    driver::{SpanReading, action},
+};
 
 /// One traced step. Where a batch runs in parts, its last part and the update.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

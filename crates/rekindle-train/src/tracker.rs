@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::timeline::Pass;
-use rekindle::record::{AlikeTensors, SpanChange, SpanReading};
+use rekindle::record::driver::{AlikeTensors, SpanChange, SpanReading};
 
 /// Format tag of a file of [`TrackedPass`]es, one a line.
 pub const TRACK_FORMAT: &str = "rekindle-track/1";

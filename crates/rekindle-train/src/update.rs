@@ -1,49 +1,11 @@
 //! When a training updates its parameters, and whether it can do so in the backward pass.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::{
-    loss_scale::LossScale,
-    session::RunError,
-    settings::{OnNonFinite, TrainSettings},
+    run_error::RunError,
+    settings::{LossScale, OnNonFinite, TrainSettings, UpdateChoice},
 };
 use rekindle::record::Update;
-pub use rekindle::record::Updates;
-
-/// When a training updates its parameters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum UpdateChoice {
-    /// After the backward pass; in it where a budget is not met otherwise.
-    #[default]
-    Auto,
-    /// After the backward pass.
-    After,
-    /// In the backward pass, each parameter as soon as its gradient is complete.
-    InBackward,
-}
-
-impl UpdateChoice {
-    /// What is asked for, if anything is.
-    #[must_use]
-    pub fn fixed(self) -> Option<Update> {
-        match self {
-            Self::Auto => None,
-            Self::After => Some(Update::After),
-            Self::InBackward => Some(Update::InBackward),
-        }
-    }
-}
-
-impl From<Update> for UpdateChoice {
-    fn from(update: Update) -> Self {
-        match update {
-            Update::After => Self::After,
-            Update::InBackward => Self::InBackward,
-        }
-    }
-}
+pub use rekindle::record::driver::Updates;
 
 /// Which updates the plans of a training may have, within a budget or without one.
 #[must_use]

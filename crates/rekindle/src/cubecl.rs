@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 /// The name of the database of kernels, inside the folder where they are kept.
-pub const DATABASE: &str = "kernels";
+const DATABASE: &str = "kernels";
 
 /// The file beside the database that lists the blocks of operations whose kernels autotune has chosen.
 const CHOSEN: &str = "chosen";

@@ -20,7 +20,6 @@ use burn::{
     tensor::{Device, FloatDType, Tensor},
 };
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 /// A type of numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -105,19 +104,12 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// The error for a text that does not name a type.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("unknown dtype `{text}`: expected f32, f16 or bf16")]
-pub struct DtypeParseError {
-    text: String,
-}
-
 impl FromStr for Dtype {
-    type Err = DtypeParseError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, DtypeParseError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let mut all = Self::ALL.into_iter();
         all.find(|dtype| dtype.name() == text)
-            .ok_or_else(|| DtypeParseError { text: text.into() })
+            .ok_or_else(|| format!("unknown dtype `{text}`: expected f32, f16 or bf16"))
     }
 }

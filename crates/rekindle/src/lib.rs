@@ -12,7 +12,6 @@
 //! | [`layer`], [`sequential`] | parts of a chain: stages, the whole chain |
 //! | [`checkpoint`] | `checkpoint_sequential`: the idea in its shortest form, for layers that read values |
 //! | [`seed`] | the seeds of a step's random numbers |
-//! | [`statistics`] | the running statistics that a forward pass changes, and how to restore them |
 //! | [`synchronised_batch_norm`] | batch normalisation over the samples of all ranks |
 //! | [`tied`] | layers that share their parameters |
 //! | [`cross_entropy`] | the loss over a large vocabulary, without the logits |
@@ -21,6 +20,7 @@
 //! | [`master_weights`] | optimizers for f16 and bf16 models that keep parameters in f32 |
 //! | [`Sharded`] | optimizers whose state is divided among ranks |
 //! | [`size`] | sizes as people write them |
+//! | `known_gradient`, `quiet`, `statistics`, `step_result` | operations whose gradient is ours, panics as results, running statistics, what a step's closure returns |
 //! | `cubecl` | settings of GPU backends (with their features) |
 //!
 //! Schedules and planners are in [`rekindle_plan`]; models, data and runs that are described by a config are in
@@ -40,13 +40,13 @@ pub mod layer;
 pub mod learner;
 pub mod master_weights;
 pub mod meter;
-pub mod quiet;
+mod quiet;
 pub mod record;
 pub mod reduce;
 pub mod seed;
 pub mod sequential;
 pub mod size;
-pub mod statistics;
+mod statistics;
 mod step_result;
 pub mod tensor_tree;
 pub mod tied;
@@ -56,7 +56,7 @@ pub use cross_entropy::ChunkedCrossEntropy;
 pub use dtype::Dtype;
 pub use layer::Layer;
 pub use master_weights::MasterWeights;
-pub use record::{estimate, free_dead_nodes, record};
+pub use record::{estimate, record};
 #[cfg(feature = "mpi")]
 pub use reduce::mpi;
 pub use reduce::{Sharded, synchronised_batch_norm};

@@ -99,7 +99,7 @@
 //! | `operations.rs`, `tensors.rs` | its operations and tensors, packed: common parts of equal ones are stored once |
 //! | `places.rs` | the tensors of a module, by place |
 //! | `operation.rs` | names, work from shapes, which operations draw random numbers |
-//! | `measure.rs`, `measure/` | the cost of each operation |
+//! | `cost.rs`, `cost/` | the cost of each operation |
 //! | `layout.rs` | which operations have the same cost |
 //! | `profile.rs` | [`StepProfile`]: a measured step without its recording, for planning elsewhere |
 //! | `extra.rs` | what a plan does beyond the plain step, operation by operation |
@@ -108,22 +108,24 @@
 //! | `hexadecimal.rs` | 64-bit numbers in JSON |
 //! | `given.rs`, `output.rs` | the step's inputs and outputs |
 //! | `staged.rs` | the plan in terms of the model's stages, and the tensors that each pass makes and frees |
-//! | `recorded.rs`, `options.rs` | [`Recorded`]: options of a recorded step, and which plan is wanted |
+//! | `builder.rs`, `options.rs` | [`Recorded`]: options of a recorded step, and which plan is wanted |
 //! | `measured.rs` | a recording that is measured |
 //! | `planned.rs` | a plan for it within a budget, ready to run |
 //! | `step.rs` | [`Step`]: one training step |
 //! | `step/run.rs` | runs a program: an operation that is listed twice is recomputed here |
-//! | `step/plans.rs` | plans that are kept, and changed steps |
+//! | `step/cache.rs` | plans that are kept, and changed steps |
+//! | `driver.rs` | what only the program `rekindle` asks of a step |
 //! | `comparison.rs` | [`Comparison`]: how often a step is compared with its recording |
 //! | `autodiff_time.rs` | what burn's own loop takes beyond the operations of a step |
 //! | `choosing.rs` | kernels of a GPU plan, chosen before its first run |
 //! | `room.rs` | keeps what a GPU's pools reserve within the budget |
 //! | `finite.rs` | values that are not finite |
 //! | `error.rs` | [`RecordError`]: the error texts |
-//! | `update.rs`, `update_costs.rs` | [`Update`]: when parameters are updated, and what that takes; [`Updates`]: which a plan may have |
-//! | [`optimizer_state`] (`optimizer_state.rs`) | who keeps the optimizer's state, if ranks share a step |
+//! | `update.rs`, `update_costs.rs` | [`Update`]: when parameters are updated, and what that takes |
+//! | `optimizer_state.rs` | who keeps the optimizer's state, if ranks share a step |
 //! | `ways.rs` | the ways that options allow, tried in order, and the rule by which one is chosen |
-//! | `lent.rs`, `leaf.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/run.rs`) |
+//! | `leaf.rs` | a parameter as a leaf of burn's graph; nodes of that graph that are freed |
+//! | `lent.rs` | parameters that the model lends to a step which updates them in the backward pass (at `Turn::Update` in `step/run.rs`) |
 //! | `optimizer.rs` | [`Optimizer`], and what its update takes, measured |
 //! | `rank.rs` | tensors whose number of dimensions is known when the program runs |
 //! | `ranks.rs`, `agreement.rs` | the [ranks](crate::reduce) that share a step, and what they agree on before its first run |
@@ -139,8 +141,12 @@ mod agreement;
 mod autodiff_time;
 mod bridge;
 mod buckets;
+mod builder;
 mod choosing;
 mod comparison;
+mod cost;
+#[doc(hidden)]
+pub mod driver;
 mod error;
 mod estimate;
 mod exchange;
@@ -155,12 +161,11 @@ mod kernels;
 mod layout;
 mod leaf;
 mod lent;
-mod measure;
 mod measured;
 mod operation;
 mod operations;
 mod optimizer;
-pub mod optimizer_state;
+mod optimizer_state;
 mod options;
 mod output;
 mod places;
@@ -170,7 +175,6 @@ mod profile;
 mod program;
 mod rank;
 mod ranks;
-mod recorded;
 mod recording;
 mod room;
 mod staged;
@@ -181,27 +185,22 @@ mod update_costs;
 mod ways;
 
 pub(crate) use bridge::{marking, merge_recorded, without_graph};
+pub use builder::{Recorded, record};
 pub use comparison::Comparison;
 pub use error::RecordError;
 pub use estimate::{Assumed, Estimate, estimate};
 pub use exchange::{ExchangeReading, Exchanges, TimedExchange};
-pub use extra::{Extra, ExtraWork};
 pub use host::measured_link;
 pub use kept::{forget, run_recorded};
 pub use kernels::Kernels;
-pub use leaf::{Leaf, free_dead_nodes};
+pub(crate) use leaf::Leaf;
 pub use optimizer::Optimizer;
-#[doc(hidden)]
-pub use options::with_reserve;
-pub use options::{PlanElsewhere, Wanted};
-pub use output::{Output, SpanReading};
+pub use optimizer_state::{OptimizerState, ShardedBecause, StatePlan};
+pub use output::Output;
 pub(crate) use places::{Place, apart, put_statistics, tensors};
 pub use plan_summary::{Offload, PlanSummary, StepExchange};
 pub use profile::StepProfile;
-#[doc(hidden)]
-pub use profile::plan_of_chain;
-pub use recorded::{Recorded, record};
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
-pub use staged::{AlikeTensors, Order, SpanChange, StagedPlan, action};
+pub use staged::StagedPlan;
 pub use step::Step;
-pub use update::{InBackwardBecause, Update, Updates};
+pub use update::{InBackwardBecause, Update};

@@ -39,24 +39,22 @@
 //! assert_eq!(losses[0], losses[1]);
 //! ```
 //!
-//! All ranks call the same functions in the same order, as in MPI. To plan a step for more ranks than exist, use a
-//! [`rehearsal()`]. [`Reducer`] and its networks do not depend on burn.
+//! All ranks call the same functions in the same order, as in MPI.
+//! [`Reducer`] and its networks do not depend on burn.
 
 mod in_process;
 #[cfg(feature = "mpi")]
 pub mod mpi;
-mod reducer;
-mod rehearsal;
+pub(crate) mod reducer;
+pub(crate) mod rehearsal;
 mod sending;
 mod sharded;
 mod shards;
 pub(crate) mod synchronised;
 
 pub use in_process::in_process;
-pub use reducer::{
-    Answer, Collective, Pending, ReduceError, Reducer, TIME_LIMIT, agree, named, part,
-};
-pub use rehearsal::rehearsal;
+pub(crate) use reducer::agree;
+pub use reducer::{Answer, Collective, Pending, ReduceError, Reducer, part};
 pub(crate) use sending::Sending;
 pub use sending::broadcast_parameters;
 pub use sharded::Sharded;

@@ -14,40 +14,15 @@ pub enum Size {
     Percent(f64),
 }
 
-/// The errors of a text that is not a valid size.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum SizeError {
-    /// The unit is missing.
-    #[error(
-        "`{text}` has no unit: write `{text}MiB` (2^20 bytes), `{text}MB` (10^6), `{text}GiB`, `{text}B` or `{text}%`"
-    )]
-    NoUnit {
-        /// What was written.
-        text: String,
-    },
-    /// Neither a number of bytes nor a percentage.
-    #[error("`{text}` is not a size: write for example 512MiB, 2GiB, 1.5GB, 300000B or 80%")]
-    NotASize {
-        /// What was written.
-        text: String,
-    },
-    /// The size is zero.
-    #[error("a size of 0 leaves no room for anything")]
-    Zero,
-    /// The percentage is above 100.
-    #[error("{percent}% is more than the whole: a share is above 0% and at most 100%")]
-    Share {
-        /// What was written.
-        percent: f64,
-    },
-    /// A percentage needs a device whose memory size is known.
-    #[error(
-        "a share such as {percent}% needs a device whose memory is known; write a size such as 2GiB"
-    )]
-    UnknownDevice {
-        /// What was written.
-        percent: f64,
-    },
+/// The error of a text that is not a valid size, or of a share of a device whose memory is not known: what to write.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SizeError(String);
+
+impl SizeError {
+    fn zero() -> Self {
+        Self("a size of 0 leaves no room for anything".into())
+    }
 }
 
 impl FromStr for Size {
@@ -55,18 +30,27 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let text = text.trim();
-        let not_a_size = || SizeError::NotASize { text: text.into() };
+        let not_a_size = || {
+            SizeError(format!(
+                "`{text}` is not a size: write for example 512MiB, 2GiB, 1.5GB, 300000B or 80%"
+            ))
+        };
         if let Some(number) = text.strip_suffix('%') {
             let percent: f64 = number.trim().parse().map_err(|_| not_a_size())?;
             return match percent {
-                0.0 => Err(SizeError::Zero),
+                0.0 => Err(SizeError::zero()),
                 percent if percent > 0.0 && percent <= 100.0 => Ok(Self::Percent(percent)),
-                percent if percent > 100.0 => Err(SizeError::Share { percent }),
+                percent if percent > 100.0 => Err(SizeError(format!(
+                    "{percent}% is more than the whole: a share is above 0% and at most 100%"
+                ))),
                 _ => Err(not_a_size()),
             };
         }
         if text.parse::<f64>().is_ok_and(f64::is_finite) {
-            return Err(SizeError::NoUnit { text: text.into() });
+            return Err(SizeError(format!(
+                "`{text}` has no unit: write `{text}MiB` (2^20 bytes), `{text}MB` (10^6), `{text}GiB`, `{text}B` or \
+                 `{text}%`"
+            )));
         }
         // `512M` is ambiguous between 10^6 and 2^20, so only full units are accepted.
         if !text.ends_with(['b', 'B']) {
@@ -77,10 +61,7 @@ impl FromStr for Size {
             return Err(not_a_size());
         }
         let bytes: bytesize::ByteSize = text.parse().map_err(|_| not_a_size())?;
-        match bytes.as_u64() {
-            0 => Err(SizeError::Zero),
-            bytes => Ok(Self::Bytes(Bytes(bytes))),
-        }
+        Bytes(bytes.as_u64()).size()
     }
 }
 
@@ -113,7 +94,7 @@ impl Budget for String {
 impl Budget for Bytes {
     fn size(self) -> Result<Size, SizeError> {
         match self {
-            Self::ZERO => Err(SizeError::Zero),
+            Self::ZERO => Err(SizeError::zero()),
             bytes => Ok(Size::Bytes(bytes)),
         }
     }
@@ -143,7 +124,9 @@ impl Size {
             (Self::Percent(percent), Some(all)) => {
                 Ok(Bytes((all.0 as f64 * percent / 100.0) as u64))
             }
-            (Self::Percent(percent), None) => Err(SizeError::UnknownDevice { percent }),
+            (Self::Percent(percent), None) => Err(SizeError(format!(
+                "a share such as {percent}% needs a device whose memory is known; write a size such as 2GiB"
+            ))),
         }
     }
 
@@ -225,17 +208,19 @@ mod tests {
 
     #[test]
     fn what_is_no_size_says_how_to_write_one() {
-        assert!(matches!(bytes("12"), Err(SizeError::NoUnit { .. })));
-        assert_eq!(bytes("0B"), Err(SizeError::Zero));
-        assert_eq!(bytes("0%"), Err(SizeError::Zero));
-        assert_eq!(bytes("120%"), Err(SizeError::Share { percent: 120.0 }));
-        for text in [
-            "lots", "", "-3MiB", "NaN", "inf", "512M", "64Mb", "2Gib", "-5%", "NaN%",
+        let no_room = "a size of 0 leaves no room";
+        let not_a_size = "is not a size: write for example 512MiB";
+        for (texts, said) in [
+            (&["12"][..], "`12` has no unit: write `12MiB`"),
+            (&["0B", "0%"], no_room),
+            (&["120%"], "120% is more than the whole"),
+            (&["lots", "", "-3MiB", "NaN", "inf", "512M"], not_a_size),
+            (&["64Mb", "2Gib", "-5%", "NaN%"], not_a_size),
         ] {
-            assert!(
-                matches!(bytes(text), Err(SizeError::NotASize { .. })),
-                "{text}"
-            );
+            for text in texts {
+                let error = bytes(text).expect_err("no size").to_string();
+                assert!(error.contains(said), "{text}: {error}");
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use clap::{
 };
 use rekindle::{Dtype, meter::Count, size::Size};
 use rekindle_plan::Planner;
-use rekindle_train::{optimizer_state::StateChoice, settings::LossChunks, update::UpdateChoice};
+use rekindle_train::settings::{LossChunks, StateChoice, UpdateChoice};
 use schemars::JsonSchema;
 use serde::{
     Serialize,
@@ -16,7 +16,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::{config::OffloadChoice, device::DeviceChoice};
+use crate::device::{DeviceChoice, OffloadChoice};
 
 /// What every command that reads a config takes.
 #[derive(Debug, Clone, Args)]

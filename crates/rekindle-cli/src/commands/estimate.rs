@@ -8,12 +8,13 @@ use rekindle::{
     record::{Kernels, PlanSummary, Update},
     size::Size,
 };
-use rekindle_plan::{Bytes, PlanError, Planner, Request};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     fit::{Breakdown, spread},
     kernels,
-    session::{MeasuredStep, Planned, RunError, ScheduleRequest},
-    update::{UpdateChoice, Updates, updates},
+    session::{Infeasible, MeasuredStep, Planned, RunError, ScheduleRequest},
+    settings::UpdateChoice,
+    update::{Updates, updates},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -139,7 +140,7 @@ impl Estimate {
         kernels: Kernels,
         wanted: Option<&ScheduleRequest>,
         limit: Option<Limit>,
-    ) -> Result<(Self, Option<PlanError>), Failure> {
+    ) -> Result<(Self, Option<Infeasible>), Failure> {
         let known = config.estimated(&config.training, kernels).estimate()?;
         let step = MeasuredStep::estimated(&known, &config.model, &config.training);
         let stages = &step.chain.stages;
@@ -180,19 +181,14 @@ impl Estimate {
         };
         let (found, refused) = match found.transpose() {
             Ok(found) => (found, None),
-            Err(RunError::Plan(error @ PlanError::Infeasible { .. })) => (None, Some(error)),
+            Err(RunError::Infeasible(error)) => (None, Some(error)),
             Err(error) => return Err(error.into()),
         };
         let plan = found.map(|found| {
             let fits = most.map(|most| found.summary.predicted_peak <= most);
             column(&found, fits)
         });
-        let smallest_budget_bytes = match refused {
-            Some(PlanError::Infeasible {
-                smallest_of_all, ..
-            }) => Some(smallest_of_all),
-            _ => None,
-        };
+        let smallest_budget_bytes = refused.as_ref().map(|error| error.smallest_of_all);
         let settings = &config.training;
         let estimate = Self {
             format: ESTIMATE_FORMAT,

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, path::Path};
 
-use rekindle::record::{Extra, ExtraWork};
+use rekindle::record::driver::{Extra, ExtraWork};
 use rekindle_plan::{Bytes, Planner, Request, Seconds};
 use rekindle_train::{
     device::DeviceId,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     args::{PlanArgs, TrainArgs},
-    config::OffloadChoice,
+    device::OffloadChoice,
     failure::{Failure, Outcome},
     input, network, output,
     progress::planning,
@@ -98,7 +98,8 @@ fn of_file(args: &PlanArgs) -> Result<Request, Failure> {
         (None, _) => None,
     };
     Ok(Request {
-        planner: Planner::asked(args.schedule.planner, args.schedule.segments)?,
+        planner: Planner::asked(args.schedule.planner, args.schedule.segments)
+            .map_err(Failure::usage)?,
         budget,
         effort: args.effort,
         ..Request::default()

@@ -11,9 +11,10 @@ use std::{
 use rekindle::record::PlanSummary;
 use rekindle_plan::{
     Bytes, PlanError, Planner, Request,
-    graph::{Graph, GraphPlan, GraphPlanError, OperationId, plan_graph},
+    graph::{Graph, GraphPlan, OperationId, plan_graph},
     schedule::single_level,
 };
+use rekindle_train::session::Infeasible;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +84,7 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
     match planning(|| plan_graph(&graph, request)) {
         Ok(plan) if json => Program::write(&graph, &plan, request.budget, true),
         Ok(plan) => output::text(&described(&plan, &graph)),
-        Err(GraphPlanError::Infeasible {
+        Err(PlanError::Infeasible {
             planner,
             budget,
             leanest,
@@ -92,7 +93,7 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
                 Program::write(&graph, &leanest, request.budget, false)?;
             }
             let smallest = leanest.simulated.peak;
-            Err(PlanError::Infeasible {
+            Err(Infeasible {
                 planner,
                 budget,
                 smallest,
@@ -101,8 +102,8 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
             }
             .into())
         }
-        Err(GraphPlanError::Plan(error)) => Err(error.into()),
-        Err(error) => Err(wrong(&error)),
+        Err(PlanError::Graph(error)) => Err(wrong(&error)),
+        Err(error) => Err(Failure::usage(error)),
     }
 }
 
@@ -119,10 +120,7 @@ fn described(plan: &GraphPlan, graph: &Graph) -> String {
 
 /// Plans in another process of this program; `None` if it gives no answer, for any reason. It is awaited even if this
 /// process is asked to stop: otherwise this process would plan itself, in memory that a budget bounds.
-pub fn plan_elsewhere(
-    graph: &Graph,
-    request: &Request,
-) -> Option<Result<GraphPlan, GraphPlanError>> {
+pub fn plan_elsewhere(graph: &Graph, request: &Request) -> Option<Result<GraphPlan, PlanError>> {
     let budget = request.budget.filter(|_| request.link.is_none())?;
     // No size of 0 can be typed.
     let [typed, effort] = [format!("{}B", budget.0.max(1)), request.effort.to_string()];
@@ -145,7 +143,7 @@ pub fn plan_elsewhere(
     let plan = program.plan(graph)?;
     Some(match feasible {
         true => Ok(plan),
-        false => Err(GraphPlanError::Infeasible {
+        false => Err(PlanError::Infeasible {
             planner: request.planner,
             budget,
             leanest: Box::new(plan),

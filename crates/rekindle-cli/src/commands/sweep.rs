@@ -93,7 +93,7 @@ fn points(
     let stages = config.shape.stages.len();
     let wrong = |&&segments: &&usize| segments == 0 || segments > stages;
     if let Some(&segments) = args.segments.iter().find(wrong) {
-        return Err(PlanError::segments(segments, stages).into());
+        return Err(Failure::usage(PlanError::segments(segments, stages)));
     }
     let mut points = point::uniform(&args.segments, stages, !args.budgets.is_empty());
     let mut add = |point| {
@@ -171,7 +171,7 @@ impl Sweep<'_> {
             Err(Failure {
                 infeasible: Some(answer),
                 ..
-            }) => Ok(answer.smallest_budget_bytes),
+            }) => Ok(answer.smallest),
             Err(failure) => Err(failure),
             Ok(_) => Err(Failure::other("a plan fits one byte")),
         }

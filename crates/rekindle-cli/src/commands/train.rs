@@ -15,8 +15,8 @@ use super::plan_graph::plan_elsewhere;
 use crate::{
     args::{MeasureArgs, ScheduleArgs, TrainArgs},
     child,
-    config::{self, Config, OffloadChoice, RunKeys},
-    device::DeviceChoice,
+    config::{self, Config, RunKeys},
+    device::{DeviceChoice, OffloadChoice},
     exit,
     failure::{Failure, Outcome},
     input, launched, output, plot,
@@ -249,7 +249,7 @@ pub(super) fn request(
         return Ok(ScheduleRequest::Given(Box::new(input::plan(path)?)));
     }
     Ok(ScheduleRequest::Plan(Request::of(
-        Planner::asked(run.planner, run.segments)?,
+        Planner::asked(run.planner, run.segments).map_err(Failure::usage)?,
         run.budget.map(bytes).transpose()?,
     )))
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rekindle_train::data::{DataError, settings::Source};
+use rekindle_train::{FileError, data::settings::Source};
 
 use crate::failure::Failure;
 
@@ -37,12 +37,10 @@ pub fn in_folder(source: &Source, folder: &Path) -> Option<Source> {
 }
 
 /// The failure of data that could not be opened.
-pub fn failure(error: DataError, source: &Source) -> Failure {
-    match error {
-        DataError::File(file) if file.is_of_system() => {
-            Failure::from(file).help(where_to_get(source))
-        }
-        error => error.into(),
+pub fn failure(error: FileError, source: &Source) -> Failure {
+    match error.is_of_system() {
+        true => Failure::from(error).help(where_to_get(source)),
+        false => error.into(),
     }
 }
 

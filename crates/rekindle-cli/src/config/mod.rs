@@ -25,17 +25,18 @@ use rekindle_train::{
     Estimated,
     chunks::check_loss_chunks,
     data::{Split, TargetKind, settings::Source},
+    invalid::Invalid,
     model::{
         shape::ModelShape,
         spec::{LayerSpec, ModelSpec, SampleShape},
     },
-    settings::{Invalid, TrainSettings},
+    settings::TrainSettings,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::problem::layer_key;
-pub use self::run::{OffloadChoice, RunKeys};
+pub use self::run::RunKeys;
 use crate::{args::TrainArgs, device::DeviceChoice, failure::Failure};
 
 /// A rekindle config: a model, its data, how it is trained and how it is run.

@@ -2,12 +2,11 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-use clap::ValueEnum;
 use rekindle::{meter::Count, size::Size};
 use rekindle_plan::Planner;
 use rekindle_train::{
+    invalid::{AT_LEAST_1, Invalid, first_invalid},
     run_dir::SnapshotEvery,
-    settings::{AT_LEAST_1, Invalid, first_invalid},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
@@ -15,21 +14,8 @@ use serde_json::Value;
 
 use crate::{
     args::{ScheduleArgs, TrainArgs},
-    device::DeviceChoice,
+    device::{DeviceChoice, OffloadChoice},
 };
-
-/// Whether plans may move tensors to host memory.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum OffloadChoice {
-    /// On GPUs, where a plan is faster so or nothing else fits.
-    #[default]
-    Auto,
-    /// Tensors stay on the device.
-    Never,
-}
 
 /// How the schedule is found, and the device. At most one of `segments`, `budget` and `plan` is there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -4,8 +4,7 @@ use rekindle_plan::Bytes;
 use rekindle_train::{
     model::spec::{Padding, PoolSpec},
     run_dir::SnapshotEvery,
-    settings::{OptimizerKind, RateSchedule},
-    update::UpdateChoice,
+    settings::{OptimizerKind, RateSchedule, UpdateChoice},
 };
 
 use super::*;
@@ -125,7 +124,7 @@ fn training_and_run_are_read() {
         eval_every: Some(7),
         eval_split: 0.2,
         update: UpdateChoice::InBackward,
-        loss_scale: rekindle_train::loss_scale::LossScale::Fixed(1024.0),
+        loss_scale: rekindle_train::settings::LossScale::Fixed(1024.0),
         seed: u64::MAX,
         ..TrainSettings::default()
     };

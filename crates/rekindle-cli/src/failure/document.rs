@@ -1,13 +1,13 @@
-//! The JSON documents of failed commands.
+//! How a command ends: what people are told of a failure, and its JSON document.
 
-use std::{env, fmt};
+use std::env;
 
 use miette::{SourceCode, SourceSpan};
-use rekindle_plan::{Bytes, Planner};
+use rekindle_train::device::seal_kernels;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Failure, advised};
+use super::{Failure, InfeasibleDocument, Outcome};
 use crate::{exit, output};
 
 /// Format tag of [`ErrorDocument`].
@@ -37,40 +37,6 @@ struct ConfigPlace {
     column: usize,
 }
 
-/// Format tag of [`Infeasible`].
-pub const INFEASIBLE_FORMAT: &str = "rekindle-infeasible/1";
-
-/// In place of a plan's or a run's document; the command exits with [`NO_PLAN`](crate::exit::NO_PLAN).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Infeasible {
-    /// [`INFEASIBLE_FORMAT`].
-    pub format: String,
-    /// The planner that was asked.
-    #[schemars(with = "String", extend("enum" = Planner::ALL.map(Planner::name)))]
-    pub planner: Planner,
-    /// Always `false`.
-    pub feasible: bool,
-    /// The budget.
-    pub budget_bytes: Bytes,
-    /// The smallest budget that this planner fits.
-    pub smallest_budget_bytes: Bytes,
-    /// The smallest budget that any planner fits.
-    pub smallest_budget_of_all_planners_bytes: Bytes,
-    /// Where the plan of that planner has its peak, such as `while it makes the gradient of ..`; `null` if that is not known.
-    pub floor: Option<String>,
-}
-
-impl fmt::Display for Infeasible {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let smallest = advised(self.smallest_budget_of_all_planners_bytes);
-        write!(
-            f,
-            "no plan fits {}; the smallest budget is {smallest}",
-            self.budget_bytes
-        )
-    }
-}
-
 impl From<&Failure> for ErrorDocument {
     fn from(failure: &Failure) -> Self {
         Self {
@@ -93,15 +59,20 @@ impl ErrorDocument {
     }
 }
 
-/// Writes the document of a failure, if JSON was asked for and the command wrote no document of its own.
-pub(super) fn write(failure: &Failure) {
-    match &failure.infeasible {
-        Some(infeasible) => write_document(&**infeasible),
-        None => write_document(&ErrorDocument::from(failure)),
-    }
+/// Ends the process.
+pub fn end(outcome: Outcome) -> ! {
+    let code = match outcome {
+        Ok(()) => exit::DONE,
+        Err(failure) => {
+            failure.tell();
+            failure.code
+        }
+    };
+    seal_kernels();
+    std::process::exit(code);
 }
 
-/// The same for arguments that clap rejects, with clap's message.
+/// The document of arguments that clap rejects, with clap's message.
 pub fn write_usage(error: &clap::Error) {
     let text = error.to_string();
     let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
@@ -124,6 +95,16 @@ fn write_document(document: &impl Serialize) {
 }
 
 impl Failure {
+    /// Says why a command failed: for people, and as JSON where that was asked for and the command wrote no
+    /// document of its own.
+    pub fn tell(&self) {
+        complain!("{:?}", self.report());
+        match &self.infeasible {
+            Some(infeasible) => write_document(&InfeasibleDocument::from(&**infeasible)),
+            None => write_document(&ErrorDocument::from(self)),
+        }
+    }
+
     fn place(&self) -> Option<ConfigPlace> {
         let span = SourceSpan::from(self.span.clone()?);
         let contents = self.source.as_ref()?.read_span(&span, 0, 0).ok()?;

@@ -33,6 +33,7 @@ const CHEAP: f64 = 1e-3;
 
 /// A point of the forward pass between two operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct Border {
     /// Number of operations before it, in recorded order.
     pub operations: usize,
@@ -41,6 +42,7 @@ pub struct Border {
 }
 
 /// The borders of a valid graph, first to last. There may be none.
+#[doc(hidden)]
 pub fn borders(graph: &Graph) -> Vec<Border> {
     let (points, marked) = points(graph);
     points.borders(&marked.unwrap_or_else(|| points.choose()))

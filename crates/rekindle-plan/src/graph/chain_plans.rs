@@ -1,11 +1,10 @@
 //! Plans of a chain, priced on the graph that is made for it ([`Stages::of_chain`]).
 
-use super::error::GraphPlanError;
-use super::plan::GraphPlan;
+use super::plan::{GraphPlan, PlanError};
 use super::staged::AllStaged;
 use super::stages::Stages;
 use crate::chain::Chain;
-use crate::planner::{MOST_STAGES_OF_WINDOWS, PlanError};
+use crate::planner::MOST_STAGES_OF_WINDOWS;
 use crate::request::{Planner, Request};
 
 /// Makes a plan for a chain.
@@ -15,10 +14,10 @@ use crate::request::{Planner, Request};
 /// not part of the plan: a budget must also be at least [`Chain::optimizer_peak`].
 ///
 /// # Errors
-/// [`GraphPlanError::Infeasible`] with the planner's plan of the smallest peak, and other errors for an invalid chain or
+/// [`PlanError::Infeasible`] with the planner's plan of the smallest peak, and other errors for an invalid chain or
 /// request.
-pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, GraphPlanError> {
-    chain.validate().map_err(PlanError::from)?;
+pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, PlanError> {
+    chain.validate()?;
     let (graph, stages) = Stages::of_chain(chain);
     let mut all = AllStaged::over(&graph, vec![stages]);
     if request.planner == Planner::Auto {
@@ -44,8 +43,8 @@ pub fn chain_frontier<T>(
     chain: &Chain,
     planner: Planner,
     mut each: impl FnMut(GraphPlan) -> T,
-) -> Result<Vec<T>, GraphPlanError> {
-    chain.validate().map_err(PlanError::from)?;
+) -> Result<Vec<T>, PlanError> {
+    chain.validate()?;
     let (graph, stages) = Stages::of_chain(chain);
     let planner = over_chain(chain, planner);
     let mut all = AllStaged::over(&graph, vec![stages]);

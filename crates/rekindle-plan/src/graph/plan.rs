@@ -1,16 +1,11 @@
-//! Entry point of the planners for graphs: [`plan_graph`] takes a graph and a request and returns a program.
+//! A plan for a graph, and the error when there is none.
 
-use super::borders::{borders, few_borders};
-use super::error::GraphPlanError;
-use super::link::{self, Link};
-use super::staged::AllStaged;
+use super::link::Link;
 use super::{Found, Graph, GraphError, OperationId, Program, Simulated, TensorId};
 use crate::bytes::Bytes;
-use crate::planner::PlanError;
+use crate::chain::ChainError;
 use crate::request::{Planner, Request};
 use crate::schedule::{self, Action, StageId};
-use crate::search;
-use crate::seconds::Seconds;
 
 /// A program with its cost and how it was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +37,7 @@ impl GraphPlan {
         link: Option<&Link>,
         operations: Vec<OperationId>,
         offloaded: Vec<TensorId>,
-    ) -> Result<GraphPlan, GraphPlanError> {
+    ) -> Result<GraphPlan, PlanError> {
         graph.validate()?;
         let linked = graph.linked(&offloaded, link)?;
         let program = Program::new(&linked, operations)?;
@@ -51,7 +46,7 @@ impl GraphPlan {
             && found.simulated.host_peak > link.host_bytes
         {
             let (takes, host) = (found.simulated.host_peak, link.host_bytes);
-            return Err(GraphPlanError::Graph(GraphError(format!(
+            return Err(PlanError::Graph(GraphError(format!(
                 "the plan holds {takes} in host memory, where it may hold {host}"
             ))));
         }
@@ -62,149 +57,59 @@ impl GraphPlan {
     }
 }
 
-/// Makes a plan.
-///
-/// `none` is the recorded order. `segments` and `optimal` plan over the stages between [`borders`](super::borders()), and
-/// return their fastest program that fits. `auto` is the recorded order if that fits, else the program of a search over all
-/// operations; with a link, it offloads tensors if that is faster than recomputing, or if nothing else fits. No plan exceeds
-/// the budget.
-///
-/// # Errors
-/// [`GraphPlanError::Infeasible`] with the planner's program of the smallest peak, and other errors for an invalid graph or
-/// request.
-pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPlanError> {
-    graph.validate()?;
-    let recorded = Found::of(graph, &Program::recorded(graph)?);
-    match request.planner {
-        Planner::Auto if recorded.peak() > request.most_bytes() => searched(graph, request),
-        Planner::None | Planner::Auto => fitting(finish(Planner::None, recorded, None), request),
-        planner @ (Planner::Segments(_) | Planner::Optimal) => {
-            AllStaged::new(graph, &borders(graph), planner)?.best(planner, request)
-        }
+/// The error when no plan can be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// No program was found that fits the budget.
+    #[error(
+        "no {planner} program fits {} bytes ({budget}): the smallest budget found to work is {} bytes ({})",
+        budget.0, leanest.simulated.peak.0, leanest.simulated.peak
+    )]
+    Infeasible {
+        /// The requested planner.
+        planner: Planner,
+        /// The budget.
+        budget: Bytes,
+        /// The plan with the smallest peak that the planner found.
+        leanest: Box<GraphPlan>,
+    },
+    /// The graph or the program is invalid, or the program exceeds the limit on host bytes; a planner's own only by a bug.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The chain contains an invalid value.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    /// The planner does not take the chain or the number of segments.
+    #[error("{0}")]
+    Request(String),
+}
+
+impl PlanError {
+    /// The error of a number of segments that is not between 1 and the number of stages.
+    #[must_use]
+    pub fn segments(segments: usize, stages: usize) -> PlanError {
+        let (of, into) = (several(stages, "stage"), several(segments, "segment"));
+        let most = stages.max(1);
+        PlanError::Request(format!("cannot cut {of} into {into}: use 1 to {most}"))
     }
 }
 
-/// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
-fn searched(graph: &Graph, request: &Request) -> Result<GraphPlan, GraphPlanError> {
-    let starts = over_stages(graph, request.budget)?;
-    let leanest = || smallest(graph, Bytes::ZERO, |even| over_stages(even, None));
-    let on_device = fastest(graph, request, Bytes::ZERO, &starts, leanest)?;
-    let best = match &request.link {
-        None => {
-            let finished = |found| finish(Planner::Auto, found, None);
-            on_device.map(finished).map_err(finished)
-        }
-        Some(link) => {
-            let (linked, tensors) = graph.with_all_transfers(link)?;
-            let (starts, leanest) = match &on_device {
-                Ok(found) => (vec![found.clone()], found.clone()),
-                Err(leanest) => (starts, leanest.clone()),
-            };
-            let leanest = || smallest(&linked, link.host_bytes, |_| Ok(vec![leanest]));
-            let found = fastest(&linked, request, link.host_bytes, &starts, leanest)?;
-            let plan = |found: Found| -> Result<GraphPlan, GraphPlanError> {
-                let operations = found.program.operations();
-                let (offloaded, operations) =
-                    link::used(operations, &tensors, graph.operations.len());
-                GraphPlan::of_operations(graph, Some(link), operations, offloaded)
-            };
-            match (on_device, found) {
-                (Ok(own), Ok(found)) if found.simulated.time.0 < own.simulated.time.0 => {
-                    Ok(plan(found)?)
-                }
-                (Ok(own), _) => Ok(finish(Planner::Auto, own, None)),
-                (Err(_), Ok(found)) => Ok(plan(found)?),
-                (Err(_), Err(leanest)) => Err(plan(leanest)?),
-            }
-        }
-    };
-    best.map_err(|leanest| infeasible(leanest, request))
-}
-
-/// The fastest program that is found within a budget and so many bytes on the host, or else that with the smallest peak.
-fn fastest(
-    graph: &Graph,
-    request: &Request,
-    host: Bytes,
-    starts: &[Found],
-    smallest: impl FnOnce() -> Result<Found, GraphPlanError>,
-) -> Result<Result<Found, Found>, GraphPlanError> {
-    let budget = request.most_bytes();
-    let within =
-        |starts: &[Found]| search::within(graph, budget, host, starts, request.effort.max(1));
-    if let Some(found) = within(starts)? {
-        return Ok(Ok(found));
-    }
-    let leanest = smallest()?;
-    if leanest.peak() > budget {
-        return Ok(Err(leanest));
-    }
-    let improved = within(std::slice::from_ref(&leanest))?;
-    Ok(Ok(improved.unwrap_or(leanest)))
-}
-
-/// The program with the smallest peak that is found from some programs. All operations take the same time here: a budget that
-/// was named once is met again, whatever else is measured.
-fn smallest(
-    graph: &Graph,
-    host: Bytes,
-    starts: impl FnOnce(&Graph) -> Result<Vec<Found>, GraphPlanError>,
-) -> Result<Found, GraphPlanError> {
-    let mut even = graph.clone();
-    for operation in &mut even.operations {
-        operation.seconds = Seconds(1e-6);
-    }
-    let starts = starts(&even)?;
-    let program = search::smallest(&even, host, &starts)?;
-    // The search counts a view that runs again as less than it may take.
-    let found = Found::of(graph, &program);
-    let leaner = starts
-        .iter()
-        .filter(|start| start.simulated.host_peak <= host);
-    let leaner = leaner.min_by_key(|start| start.peak());
-    match leaner.filter(|start| start.peak() < found.peak()) {
-        Some(start) => Ok(Found::of(graph, &start.program)),
-        None => Ok(found),
-    }
-}
-
-/// The peaks of the programs over stages that a search starts from, too, as multiples of the budget.
-const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
-
-/// Programs of `optimal` from which a search may reach a budget, or else the smallest peak; that with the smallest peak is the
-/// first. There are none if the planners for chains reject the sizes. A few stages will do: the search undoes what is lost, and
-/// a chain of 1,000 layers in its smallest peak has a program of a million runs.
-fn over_stages(graph: &Graph, budget: Option<Bytes>) -> Result<Vec<Found>, GraphPlanError> {
-    let all = match AllStaged::new(graph, &few_borders(graph), Planner::Optimal) {
-        Err(GraphPlanError::Plan(PlanError::Chain(_))) => return Ok(Vec::new()),
-        all => all?,
-    };
-    let Some(leanest) = all.leanest() else {
-        return Ok(Vec::new());
-    };
-    let budget = budget.unwrap_or(leanest.peak).0 as f64;
-    let near = LARGER.map(|times| all.fastest_within(Bytes((budget * times) as u64)));
-    let mut starts: Vec<Found> = Vec::new();
-    for staged in std::iter::once(leanest).chain(near.into_iter().flatten()) {
-        let found = all.program(staged)?;
-        let last = starts.last();
-        if last.is_none_or(|last| last.program != found.program) {
-            starts.push(found);
-        }
-    }
-    Ok(starts)
+/// `1 stage`, `2 stages`.
+fn several(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
 /// The plan if it is within the budget; if not, it is the one with the smallest peak.
-pub(super) fn fitting(plan: GraphPlan, request: &Request) -> Result<GraphPlan, GraphPlanError> {
+pub(super) fn fitting(plan: GraphPlan, request: &Request) -> Result<GraphPlan, PlanError> {
     match request.budget {
         Some(budget) if plan.simulated.peak > budget => Err(infeasible(plan, request)),
         _ => Ok(plan),
     }
 }
 
-fn infeasible(leanest: GraphPlan, request: &Request) -> GraphPlanError {
-    GraphPlanError::Infeasible {
+pub(super) fn infeasible(leanest: GraphPlan, request: &Request) -> PlanError {
+    PlanError::Infeasible {
         planner: request.planner,
         budget: request.most_bytes(),
         leanest: Box::new(leanest),

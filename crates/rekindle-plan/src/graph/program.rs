@@ -124,6 +124,7 @@ impl Program {
     }
 
     /// The program without runs whose outputs are all unused. This changes no value and does not increase the peak.
+    #[doc(hidden)]
     #[must_use]
     pub fn without_dead_runs(&self, graph: &Graph) -> Program {
         Program::with_frees(graph, &self.operations, false, lasting(graph))

@@ -9,13 +9,13 @@
 //! program is built again when it is needed.
 
 use super::borders::Border;
-use super::error::GraphPlanError;
-use super::plan::{GraphPlan, finish, fitting};
+use super::plan::{GraphPlan, PlanError, finish, fitting};
 use super::stages::{Crossing, Stages};
 use super::{Found, Graph, GraphError, simulate};
 use crate::bytes::Bytes;
-use crate::planner::{PlanError, Recipe, schedules};
+use crate::planner::schedules;
 use crate::request::{Planner, Request};
+use crate::schedule::Recipe;
 
 /// A schedule over stages, and the cost of its program.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl<'a> AllStaged<'a> {
         graph: &'a Graph,
         borders: &[Border],
         planner: Planner,
-    ) -> Result<AllStaged<'a>, GraphPlanError> {
+    ) -> Result<AllStaged<'a>, PlanError> {
         let crosses = borders.iter().any(|border| border.live.len() > 1);
         // For `segments`, whole segments are requested: hold nothing that they would recompute.
         let crosses = crosses && !matches!(planner, Planner::Segments(_));
@@ -65,11 +65,7 @@ impl<'a> AllStaged<'a> {
 
     /// Adds the programs of a planner: all of them, or those among which the best for a budget is, if the graph costs
     /// exactly what its chain does.
-    pub(crate) fn add(
-        &mut self,
-        planner: Planner,
-        within: Option<Bytes>,
-    ) -> Result<(), GraphPlanError> {
+    pub(crate) fn add(&mut self, planner: Planner, within: Option<Bytes>) -> Result<(), PlanError> {
         for (place, stages) in self.stages.iter().enumerate() {
             for recipe in schedules(stages.chain(), planner, within)? {
                 let mut staged = Staged {
@@ -116,11 +112,7 @@ impl<'a> AllStaged<'a> {
     ///
     /// # Errors
     /// None is within it: the error has the plan with the smallest peak.
-    pub(crate) fn best(
-        &self,
-        planner: Planner,
-        request: &Request,
-    ) -> Result<GraphPlan, GraphPlanError> {
+    pub(crate) fn best(&self, planner: Planner, request: &Request) -> Result<GraphPlan, PlanError> {
         let budget = request.most_bytes();
         let best = match planner {
             Planner::Segments(Some(_)) => self.leanest(),

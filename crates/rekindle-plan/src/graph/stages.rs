@@ -34,6 +34,7 @@ use crate::schedule::{Action, StageId};
 
 /// How to count a storage that crosses more than one border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
 pub enum Crossing {
     /// It is part of every boundary that it crosses, and recomputed with it.
     Carried,

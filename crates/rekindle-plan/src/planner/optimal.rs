@@ -22,8 +22,8 @@ mod table;
 use rayon::prelude::*;
 use table::{Stair, Table};
 
-use super::Recipe;
 use super::terms::Terms;
+use crate::schedule::Recipe;
 
 /// The value of stages^3 * slots that takes some ten milliseconds.
 const CHEAP_WORK: u64 = 300_000_000;

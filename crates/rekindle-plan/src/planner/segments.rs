@@ -1,4 +1,4 @@
-//! `none` and `segments`: segments of the chain, one or more, each kept as its input and run again as a whole, but the last.
+//! `segments`: segments of the chain, one or more, each kept as its input and run again as a whole, but the last.
 //!
 //! A given number is cut by bytes: where the peak is smallest. Let S(s, t) be what the tracked forwards and the backward pass of
 //! the stages s..t take, and A(k, t) the bytes of the inputs of k segments that end at t. Fewer of these are better for all that

@@ -3,9 +3,9 @@
 //! evictions the one with the best score is made: overflow taken away (bytes times moments above the budget), less what
 //! inputs that live longer add, per second.
 
-use super::Search;
 use super::net::{Net, Op, Transfers};
-use super::runs::{END, Key, bucket};
+use super::random::Random;
+use super::runs::{END, Key, Room, Runs, bucket};
 
 /// Moments above the budget from which on several evictions are made at once.
 const WIDE: f64 = 1000.0;
@@ -93,7 +93,43 @@ impl Scale {
     }
 }
 
-impl Search<'_> {
+/// The state of a search.
+pub(super) struct Search<'a> {
+    pub(super) net: &'a Net,
+    pub(super) runs: Runs<'a>,
+    pub(super) room: Room,
+    pub(super) scale: Scale,
+    pub(super) random: Random,
+    /// The bucket near which something was changed last.
+    pub(super) spot: usize,
+    /// How much work improving may take.
+    pub(super) work: u64,
+}
+
+impl<'a> Search<'a> {
+    /// A search from the recorded order.
+    pub(super) fn new(net: &'a Net, room: Room, work: u64) -> Search<'a> {
+        Search {
+            net,
+            runs: Runs::of(net, &Runs::recorded(net)),
+            room,
+            scale: Scale::new(net),
+            spot: 0,
+            random: Random(0x9E37_79B9_7F4A_7C15),
+            work,
+        }
+    }
+
+    /// Continues with other runs.
+    pub(super) fn restart(&mut self, order: &[u32]) {
+        self.runs = Runs::of(self.net, order);
+    }
+
+    /// Whether the program fits.
+    pub(super) fn fits(&self) -> bool {
+        self.runs.peak() <= self.room.device && self.runs.host_peak() <= self.room.host
+    }
+
     /// Evicts until the program fits, at most so often. Whether it does.
     pub(super) fn fit(&mut self, mut choice: Choice, limit: usize) -> bool {
         self.scale.rate = 0.0;

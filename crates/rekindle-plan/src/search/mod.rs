@@ -30,10 +30,9 @@ mod tests;
 
 use crate::bytes::Bytes;
 use crate::graph::{Found, Graph, GraphError, Program};
-use fit::{Choice, Scale};
+use fit::{Choice, Search};
 use net::Net;
-use random::Random;
-use runs::{Runs, bucket, key};
+use runs::{Room, Runs, bucket, key};
 
 /// The work of a search for each operation, and at most: about half a second.
 const WORK_OF_ONE: u64 = 50_000;
@@ -45,13 +44,6 @@ const STEP_PART: u64 = 10;
 const LEAST_STEP_PART: u64 = 2;
 /// Evictions of one round, at most.
 const ROUND: usize = 60;
-
-/// The most bytes on the device and of copies on the host.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    pub(super) device: i64,
-    pub(super) host: i64,
-}
 
 /// The fastest program found within a budget, with at most so many bytes of copies on the host, starting from the recorded
 /// order and from other programs, if any fits.
@@ -70,7 +62,7 @@ pub(crate) fn within(
     };
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
-        let Some(order) = Search::new(&net, room, effort).within(&starts) else {
+        let Some(order) = Search::new(&net, room, work(&net, effort)).within(&starts) else {
             break;
         };
         let found = Found::of(graph, &net.program(graph, &order)?);
@@ -93,8 +85,13 @@ pub(crate) fn smallest(
         device: i64::MAX,
         host: bytes(host),
     };
-    let order = Search::new(&net, room, 1).smallest(&net.orders(starts));
+    let order = Search::new(&net, room, work(&net, 1)).smallest(&net.orders(starts));
     net.program(graph, &order)
+}
+
+/// How much work improving may take.
+fn work(net: &Net, effort: u32) -> u64 {
+    u64::from(effort) * MOST_WORK.min(WORK_OF_ONE * net.ranks as u64)
 }
 
 /// As a signed number, for differences.
@@ -102,36 +99,7 @@ fn bytes(bytes: Bytes) -> i64 {
     bytes.0.min(i64::MAX as u64) as i64
 }
 
-struct Search<'a> {
-    net: &'a Net,
-    runs: Runs<'a>,
-    room: Room,
-    scale: Scale,
-    random: Random,
-    /// The bucket near which something was changed last.
-    spot: usize,
-    /// How much work improving may take.
-    work: u64,
-}
-
-impl<'a> Search<'a> {
-    fn new(net: &'a Net, room: Room, effort: u32) -> Search<'a> {
-        Search {
-            net,
-            runs: Runs::of(net, &Runs::recorded(net)),
-            room,
-            scale: Scale::new(net),
-            spot: 0,
-            random: Random(0x9E37_79B9_7F4A_7C15),
-            work: u64::from(effort) * MOST_WORK.min(WORK_OF_ONE * net.ranks as u64),
-        }
-    }
-
-    /// Continues with other runs.
-    fn restart(&mut self, order: &[u32]) {
-        self.runs = Runs::of(self.net, order);
-    }
-
+impl Search<'_> {
     /// The order of the fastest program that is found, starting from the recorded order and from others.
     fn within(&mut self, others: &[Vec<u32>]) -> Option<Vec<u32>> {
         if self.scale.floor(self.net) > self.room.device {
@@ -196,11 +164,6 @@ impl<'a> Search<'a> {
         self.room.device = least;
         self.prune_all();
         self.improve(self.work / STEP_PART)
-    }
-
-    /// Whether the program fits.
-    fn fits(&self) -> bool {
-        self.runs.peak() <= self.room.device && self.runs.host_peak() <= self.room.host
     }
 
     /// How the evictions of a round are chosen.

@@ -1,3 +1,5 @@
+//! Random numbers of the search.
+
 /// SplitMix64 (Steele, Lea & Flood 2014): the same sequence in every run.
 pub(super) struct Random(pub(super) u64);
 

@@ -5,7 +5,6 @@
 //! knows what is freed after it, each bucket its change of held bytes and its highest moment, and a tree over buckets those
 //! of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
 
-use super::Room;
 use super::net::{Net, Op};
 
 /// The place of a run: its bucket, and its place there.
@@ -19,6 +18,13 @@ pub(super) fn key(bucket: u32, place: u32) -> Key {
 
 pub(super) fn bucket(key: Key) -> usize {
     (key >> 32) as usize
+}
+
+/// The most bytes on the device and of copies on the host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) device: i64,
+    pub(super) host: i64,
 }
 
 pub(super) struct Run {

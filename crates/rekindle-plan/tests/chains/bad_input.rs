@@ -2,7 +2,7 @@
 
 use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, Seconds};
 
-use crate::planned::plan;
+use crate::planned::{Refused, plan};
 
 const GOOD: &str = r#"{"format": "rekindle-chain/1", "input_bytes": 3,
  "stages": [
@@ -156,7 +156,7 @@ fn a_chain_needs_stages_and_finite_sums() {
     chain.stages.clear();
     wrong(&chain, "the chain has no stages");
     let refused = plan(&chain, &Request::default()).unwrap_err();
-    assert!(matches!(refused, PlanError::Chain(_)), "{refused}");
+    assert!(matches!(refused, Refused::Other(PlanError::Chain(_))));
 }
 
 #[test]
@@ -164,20 +164,23 @@ fn requests_that_make_no_sense() {
     let chain = Chain::from_json(GOOD).unwrap();
     let ask = |planner| {
         let request = Request::of(planner, Some(Bytes(0)));
-        plan(&chain, &request).unwrap_err().to_string()
+        match plan(&chain, &request).unwrap_err() {
+            Refused::Infeasible { smallest, .. } => smallest.to_string(),
+            Refused::Other(error) => error.to_string(),
+        }
     };
     assert!(
         ask(Planner::Segments(Some(2))).contains("cannot cut 1 stage into 2 segments: use 1 to 1")
     );
     assert!(ask(Planner::Segments(Some(0))).contains("cannot cut 1 stage into 0 segments"));
     // x_0 and X_1, and in the backward y_1 and 3 more: 3 + 11 + 5 + 3.
-    assert!(ask(Planner::Optimal).contains("the smallest workable budget is 22 B (22 bytes)"));
-    assert!(ask(Planner::None).starts_with("the plain run does not fit 0 B (0 bytes): "));
-    assert!(ask(Planner::Auto).starts_with("no plan fits 0 B (0 bytes): "));
+    for planner in [Planner::Optimal, Planner::None, Planner::Auto] {
+        assert_eq!(ask(planner), "22 B");
+    }
     let unused = Planner::asked(Some(Planner::Optimal), Some(1)).unwrap_err();
-    assert!(unused.to_string().contains("takes no number of segments"));
+    assert!(unused.contains("takes no number of segments"));
     let unknown = "fastest".parse::<Planner>().unwrap_err();
-    assert!(unknown.to_string().contains("unknown planner `fastest`"));
+    assert!(unknown.contains("unknown planner `fastest`"));
 }
 
 /// A name is only text: one that moves the cursor or colours a terminal is refused.

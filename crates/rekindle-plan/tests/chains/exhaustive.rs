@@ -7,10 +7,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use proptest::prelude::*;
-use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request};
+use rekindle_plan::{Bytes, Chain, Planner, Request};
 
 use crate::least_time::least_time;
-use crate::planned::{plain_peak, plan, smallest_peak};
+use crate::planned::{Refused, plain_peak, plan, smallest_peak};
 use crate::support::{Shape, cases, random_chain};
 
 /// What is held: bit i of `kept` is a stand-alone a_i (a_0 always), of `pinned` one that must stay, of `graphs` the graph
@@ -159,11 +159,11 @@ fn planned(chain: &Chain, budget: u64) -> Option<u64> {
             assert!(plan.peak <= Bytes(budget));
             Some(plan.step.0 as u64)
         }
-        Err(PlanError::Infeasible { smallest, .. }) => {
+        Err(Refused::Infeasible { smallest, .. }) => {
             assert!(Bytes(budget) < smallest);
             None
         }
-        Err(error) => panic!("{error}"),
+        Err(error) => panic!("{error:?}"),
     }
 }
 

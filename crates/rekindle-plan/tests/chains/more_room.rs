@@ -3,10 +3,10 @@
 //! Times are compared to the last bit.
 
 use proptest::prelude::*;
-use rekindle_plan::{Bytes, Chain, PlanError, Planner, Request, Seconds};
+use rekindle_plan::{Bytes, Chain, Planner, Request, Seconds};
 
 use crate::deep_linear::deep_linear;
-use crate::planned::{Plan, frontier, plain_peak, plan, smallest_peak};
+use crate::planned::{Plan, Refused, frontier, plain_peak, plan, smallest_peak};
 use crate::support::{Shape, cases, random_chain};
 
 /// Times are sums of small whole numbers here.
@@ -24,8 +24,8 @@ fn time(chain: &Chain, planner: Planner, budget: Bytes) -> Option<f64> {
             assert!(plan.peak <= budget);
             Some(plan.step.0)
         }
-        Err(PlanError::Infeasible { .. }) => None,
-        Err(error) => panic!("{error}"),
+        Err(Refused::Infeasible { .. }) => None,
+        Err(error) => panic!("{error:?}"),
     }
 }
 

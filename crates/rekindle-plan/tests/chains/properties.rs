@@ -5,10 +5,10 @@
 use proptest::prelude::*;
 use rekindle_plan::graph::{SpanPass, Stages, held};
 use rekindle_plan::schedule::{single_level, written};
-use rekindle_plan::{Action, Bytes, Chain, PlanError, Planner, Request, StageId};
+use rekindle_plan::{Action, Bytes, Chain, Planner, Request, StageId};
 
 use crate::least_time::least_time;
-use crate::planned::{Plan, frontier, output_first, plain_peak, plan, smallest_peak};
+use crate::planned::{Plan, Refused, frontier, output_first, plain_peak, plan, smallest_peak};
 use crate::referee::referee;
 use crate::support::{Shape, cases, random_chain};
 
@@ -20,7 +20,7 @@ const ROUNDED: Shape = Shape {
     tracked_temps: true,
 };
 
-fn ask(chain: &Chain, planner: Planner, budget: Bytes) -> Result<Plan, PlanError> {
+fn ask(chain: &Chain, planner: Planner, budget: Bytes) -> Result<Plan, Refused> {
     let request = Request::of(planner, Some(budget));
     plan(chain, &request)
 }
@@ -38,7 +38,7 @@ fn time(chain: &Chain, planner: Planner, budget: Bytes) -> Option<f64> {
             assert!(least_time(chain, budget) <= plan.step);
             Some(plan.step.0)
         }
-        Err(PlanError::Infeasible {
+        Err(Refused::Infeasible {
             smallest,
             smallest_of_all,
             ..
@@ -47,7 +47,7 @@ fn time(chain: &Chain, planner: Planner, budget: Bytes) -> Option<f64> {
             assert!(smallest_of_all <= smallest);
             None
         }
-        Err(error) => panic!("{error}"),
+        Err(error) => panic!("{error:?}"),
     }
 }
 
@@ -135,7 +135,7 @@ proptest! {
     fn the_smallest_budget_works_and_one_byte_less_does_not(chain in random_chain(ROUNDED)) {
         for planner in Planner::ALL {
             let smallest = match ask(&chain, planner, Bytes(0)) {
-                Err(PlanError::Infeasible { smallest, smallest_of_all, .. }) => {
+                Err(Refused::Infeasible { smallest, smallest_of_all, .. }) => {
                     prop_assert_eq!(smallest_of_all, smallest_peak(&chain));
                     smallest
                 }

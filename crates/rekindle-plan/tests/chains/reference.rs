@@ -3,12 +3,12 @@
 //! Its symbols and methods are in the first line of `data/chain_optima.json`.
 
 use rekindle_plan::{
-    Action, Bytes, Chain, LossCost, OptimizerCost, PlanError, Planner, Request, Seconds, Stage,
-    StageId, schedule,
+    Action, Bytes, Chain, LossCost, OptimizerCost, Planner, Request, Seconds, Stage, StageId,
+    schedule,
 };
 use serde_json::Value;
 
-use crate::planned::{plan, smallest_peak};
+use crate::planned::{Refused, plan, smallest_peak};
 use crate::referee::referee;
 
 const REFERENCE: &str = include_str!("../data/chain_optima.json");
@@ -80,8 +80,8 @@ fn optimum(chain: &Chain, limit: u64) -> Option<f64> {
             assert!(plan.peak <= Bytes(limit), "{} > {limit}", plan.peak.0);
             Some(plan.step.0)
         }
-        Err(PlanError::Infeasible { .. }) => None,
-        Err(error) => panic!("{error}"),
+        Err(Refused::Infeasible { .. }) => None,
+        Err(error) => panic!("{error:?}"),
     }
 }
 

@@ -8,14 +8,14 @@ pub mod exhaustive;
 pub mod graphs;
 pub mod naive;
 
-use rekindle_plan::{Bytes, Graph, GraphPlan, GraphPlanError, Request, plan_graph};
+use rekindle_plan::{Bytes, Graph, GraphPlan, PlanError, Request, plan_graph};
 
 /// The plan with the smallest peak that is found.
 pub fn leanest(graph: &Graph) -> GraphPlan {
     let nothing = Request::within(Bytes::ZERO);
     match plan_graph(graph, &nothing) {
         Ok(plan) => plan,
-        Err(GraphPlanError::Infeasible { leanest, .. }) => *leanest,
+        Err(PlanError::Infeasible { leanest, .. }) => *leanest,
         Err(error) => panic!("{error}"),
     }
 }

@@ -1,7 +1,7 @@
 //! Graphs that are chains, where the planners of chains and closed forms say what is possible.
 use crate::graph_support::graphs::{Sequence, equal_steps, random_chain};
 use rekindle_plan::graph::{OperationId, Stages, plan_graph};
-use rekindle_plan::{Bytes, GraphPlanError, Planner, Request, plan_chain};
+use rekindle_plan::{Bytes, PlanError, Planner, Request, plan_chain};
 
 #[test]
 fn never_slower_than_optimal_on_the_same_chain() {
@@ -14,8 +14,7 @@ fn never_slower_than_optimal_on_the_same_chain() {
             plan_chain(&chain, &request)
         };
         let plain = ask(Planner::None, Bytes::MAX).unwrap().simulated.peak;
-        let Err(GraphPlanError::Infeasible { leanest, .. }) = ask(Planner::Optimal, Bytes(0))
-        else {
+        let Err(PlanError::Infeasible { leanest, .. }) = ask(Planner::Optimal, Bytes(0)) else {
             panic!("nothing takes no memory");
         };
         let least = leanest.simulated.peak;

@@ -3,7 +3,7 @@ use crate::graph_support::exhaustive::least_time_with_host;
 use crate::graph_support::graphs::{Sequence, any, equal_steps, training};
 use crate::graph_support::naive::{self, needed_after};
 use rekindle_plan::graph::{
-    GraphPlan, GraphPlanError, Link, OperationId, Program, Rate, TensorId, Transfer, plan_graph,
+    GraphPlan, Link, OperationId, PlanError, Program, Rate, TensorId, Transfer, plan_graph,
     simulate,
 };
 use rekindle_plan::{Bytes, Graph, Request, Seconds};
@@ -79,8 +79,8 @@ impl Distance {
             let budget = plain.peak.0 * part / 5;
             let best = least_time_with_host(&all, budget, host);
             let plan = match (plan_graph(graph, &request(budget, link)), best) {
-                (Err(GraphPlanError::Infeasible { .. }), None) => continue,
-                (Err(GraphPlanError::Infeasible { leanest, .. }), Some(_)) => {
+                (Err(PlanError::Infeasible { .. }), None) => continue,
+                (Err(PlanError::Infeasible { leanest, .. }), Some(_)) => {
                     self.budgets += 1;
                     assert!(leanest.simulated.peak.0 > budget);
                     continue;
@@ -237,7 +237,7 @@ fn a_draw_that_cannot_be_made_again_goes_to_the_host() {
     assert!(
         matches!(
             alone,
-            Err(GraphPlanError::Infeasible { ref leanest, .. })
+            Err(PlanError::Infeasible { ref leanest, .. })
                 if leanest.simulated.peak == Bytes(12)
         ),
         "{alone:?}"
@@ -253,7 +253,7 @@ fn a_draw_that_cannot_be_made_again_goes_to_the_host() {
     assert!(
         matches!(
             plan,
-            Err(GraphPlanError::Infeasible { ref leanest, .. })
+            Err(PlanError::Infeasible { ref leanest, .. })
                 if leanest.simulated.peak == Bytes(12)
         ),
         "{plan:?}"
@@ -319,10 +319,7 @@ fn what_a_random_draw_is_a_view_of_stays_on_the_device() {
             let budget = recorded.peak.0 * percent / 100;
             let request = request(budget, link([0, 0], 1e9, u64::MAX));
             let plan = plan_graph(&graph, &request);
-            assert!(matches!(
-                plan,
-                Ok(_) | Err(GraphPlanError::Infeasible { .. })
-            ));
+            assert!(matches!(plan, Ok(_) | Err(PlanError::Infeasible { .. })));
         }
     }
 }

@@ -5,8 +5,8 @@ use crate::graph_support::graphs::{
 use crate::graph_support::{leanest, naive};
 use proptest::prelude::*;
 use rekindle_plan::graph::{
-    Crossing, Graph, GraphPlanError, OperationId, Program, Simulated, Stages, Tensor, TensorId,
-    borders, plan_graph, simulate,
+    Crossing, Graph, OperationId, PlanError, Program, Simulated, Stages, Tensor, TensorId, borders,
+    plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, Planner, Request, chain_frontier};
 
@@ -143,7 +143,7 @@ proptest! {
                     prop_assert!(run.peak <= budget.0);
                     prop_assert_eq!(run.peak, plan.simulated.peak.0);
                 }
-                Err(GraphPlanError::Infeasible { leanest, .. }) => {
+                Err(PlanError::Infeasible { leanest, .. }) => {
                     let smallest = leanest.simulated.peak;
                     prop_assert!(smallest > budget);
                     let again = Request::of(planner, Some(smallest));
@@ -269,7 +269,7 @@ fn the_smallest_peak_depends_on_sizes_alone() {
         }
         for refused in [9, 6].map(|tenths| Bytes(smallest.0 * tenths / 10)) {
             match plan_graph(graph, &Request::within(refused)) {
-                Err(GraphPlanError::Infeasible { leanest, .. }) => {
+                Err(PlanError::Infeasible { leanest, .. }) => {
                     assert_eq!(leanest.simulated.peak, smallest);
                 }
                 other => panic!("{refused} of {smallest}: {other:?}"),
@@ -292,7 +292,7 @@ fn a_graph_without_operations_takes_its_fixed_bytes() {
         assert_eq!(plan.simulated.peak, Bytes(7));
         assert!(matches!(
             plan_graph(&graph, &request(6)),
-            Err(GraphPlanError::Infeasible { leanest, .. })
+            Err(PlanError::Infeasible { leanest, .. })
                 if leanest.simulated.peak == Bytes(7)
         ));
     }

@@ -82,7 +82,7 @@ fn marks_decide_where_there_are_any() {
 #[test]
 fn what_a_step_hands_out_at_its_end_lengthens_no_backward() {
     let graph = three_with_statistics().graph;
-    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let stages = Stages::of_graph(&graph);
     let backward = |stage| -> Vec<u32> { stages.backward(StageId(stage)).map(|id| id.0).collect() };
     // The last reads what the loss is made from.
     assert_eq!(backward(2), [6]);
@@ -131,7 +131,7 @@ fn skips_across_everything_still_leave_borders() {
 #[test]
 fn a_schedule_becomes_the_operations_of_its_stages() {
     let graph = three().graph;
-    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let stages = Stages::of_graph(&graph);
     let segments = |segments| {
         let request = Request::of(Planner::Segments(Some(segments)), None);
         let plan = plan_chain(stages.chain(), &request).unwrap();
@@ -155,7 +155,7 @@ fn what_only_leaves_the_step_runs_once() {
     builder.graph.operations.insert(1, made);
     let graph = builder.graph;
     graph.validate().unwrap();
-    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let stages = Stages::of_graph(&graph);
     let plans = chain_frontier(stages.chain(), Planner::Optimal, |plan| plan).unwrap();
     for plan in plans {
         let program = stages.program(&graph, &plan.schedule.unwrap()).unwrap();
@@ -206,7 +206,7 @@ fn a_unet_trains_in_half_the_memory() {
 #[test]
 fn a_plan_is_told_in_passes_of_stages() {
     let graph = three().graph;
-    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let stages = Stages::of_graph(&graph);
     let request = Request::of(Planner::Segments(Some(2)), None);
     let plan = plan_graph(&graph, &request).unwrap();
     let segments = [(0, 0), (1, 1)].map(|(first, last)| (StageId(first), StageId(last)));
@@ -247,7 +247,7 @@ fn each_pass_names_the_tensors_that_it_makes_and_frees() {
     let mut graph = three().graph;
     let operations = [0, 1, 2, 3, 4, 0, 5, 6].map(OperationId);
     let program = Program::new(&graph, operations.to_vec()).unwrap();
-    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let stages = Stages::of_graph(&graph);
     let spans = stages.spans(&graph, &program);
     let changed = |graph: &Graph| -> Vec<[Vec<u32>; 2]> {
         let numbers = |tensors: Vec<TensorId>| tensors.iter().map(|one| one.0).collect();
@@ -295,7 +295,7 @@ fn transfers_part_the_passes_that_they_run_in() {
     let (offload, fetch) = (7, 8);
     let operations = [0, 1, 2, offload, 3, 4, fetch, 5, 6].map(OperationId);
     let program = Program::new(&linked, operations.to_vec()).unwrap();
-    let stages = Stages::new(&graph, &borders(&graph), Crossing::Carried);
+    let stages = Stages::of_graph(&graph);
     let spans = stages.spans(&linked, &program);
     let told: Vec<_> = spans
         .iter()
@@ -322,7 +322,7 @@ fn a_marked_gradient_ends_its_stages_backward() {
         graph.operations[place].stage = Some(stage);
     }
     let backward = |graph: &Graph| -> Vec<usize> {
-        let stages = Stages::new(graph, &borders(graph), Crossing::Carried);
+        let stages = Stages::of_graph(graph);
         let stages_of = 0..=stages.chain().stages.len();
         stages_of
             .map(|stage| stages.backward(StageId(stage)).count())

@@ -2,7 +2,7 @@
 //! that, and no gradient is held longer.
 use crate::graph_support::graphs::Builder;
 use rekindle_plan::graph::{
-    Graph, GraphPlanError, Operation, OperationId, Program, Tensor, TensorId, plan_graph, simulate,
+    Graph, Operation, OperationId, PlanError, Program, Tensor, TensorId, plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, Planner, Request};
 
@@ -95,7 +95,7 @@ fn gradients_go_one_by_one_in_every_plan() {
     assert_eq!(plain.peak, Bytes(12 * ACTIVATION + WEIGHT));
     assert_eq!(waits.peak, Bytes(12 * WEIGHT + 2 * ACTIVATION));
     let smallest = match plan_graph(&graph, &Request::within(Bytes(1))) {
-        Err(GraphPlanError::Infeasible { leanest, .. }) => leanest.simulated.peak,
+        Err(PlanError::Infeasible { leanest, .. }) => leanest.simulated.peak,
         other => panic!("{other:?}"),
     };
     assert!(smallest < plain.peak);
@@ -109,7 +109,7 @@ fn gradients_go_one_by_one_in_every_plan() {
                     check(&graph, &weights, &plan.program);
                     planned += usize::from(plan.simulated.repeated > 0);
                 }
-                Err(GraphPlanError::Infeasible { .. }) => {}
+                Err(PlanError::Infeasible { .. }) => {}
                 Err(error) => panic!("{planner}: {error}"),
             }
         }

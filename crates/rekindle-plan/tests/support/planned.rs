@@ -1,8 +1,8 @@
 //! Plans of chains with their optimizer, as callers make them, each confirmed by the [`referee`].
 
 use rekindle_plan::{
-    Action, Bytes, Chain, GraphPlan, GraphPlanError, PlanError, Planner, Request, Seconds,
-    chain_frontier, plan_chain, schedule::written,
+    Action, Bytes, Chain, GraphPlan, PlanError, Planner, Request, Seconds, chain_frontier,
+    plan_chain, schedule::written,
 };
 
 use crate::referee::referee;
@@ -45,14 +45,23 @@ fn with_optimizer(chain: &Chain, peak: Bytes, time: Seconds) -> (Bytes, Seconds)
     )
 }
 
+/// Why there is no plan.
+#[derive(Debug)]
+pub enum Refused {
+    Infeasible {
+        smallest: Bytes,
+        smallest_of_all: Bytes,
+    },
+    Other(PlanError),
+}
+
 /// The plan of a request, or the smallest budgets.
-pub fn plan(chain: &Chain, request: &Request) -> Result<Plan, PlanError> {
+pub fn plan(chain: &Chain, request: &Request) -> Result<Plan, Refused> {
     let budget = request.budget.unwrap_or(Bytes::MAX);
     let plan = match plan_chain(chain, request) {
         Ok(plan) => Plan::new(chain, plan),
-        Err(GraphPlanError::Infeasible { leanest, .. }) => Plan::new(chain, *leanest),
-        Err(GraphPlanError::Plan(error)) => return Err(error),
-        Err(error) => panic!("{error}"),
+        Err(PlanError::Infeasible { leanest, .. }) => Plan::new(chain, *leanest),
+        Err(error) => return Err(Refused::Other(error)),
     };
     if plan.peak <= budget {
         return Ok(plan);
@@ -62,22 +71,19 @@ pub fn plan(chain: &Chain, request: &Request) -> Result<Plan, PlanError> {
         Planner::Auto => plan.peak,
         _ => match self::plan(chain, &any) {
             Ok(plan) => plan.peak,
-            Err(PlanError::Infeasible { smallest, .. }) => smallest,
+            Err(Refused::Infeasible { smallest, .. }) => smallest,
             // Too long for other planners.
             Err(_) => plan.peak,
         },
     };
-    Err(PlanError::Infeasible {
-        planner: request.planner,
-        budget,
+    Err(Refused::Infeasible {
         smallest: plan.peak,
         smallest_of_all,
-        floor: None,
     })
 }
 
 /// The plans of all budgets, from the smallest peak to the largest.
-pub fn frontier(chain: &Chain, planner: Planner) -> Result<Vec<Plan>, GraphPlanError> {
+pub fn frontier(chain: &Chain, planner: Planner) -> Result<Vec<Plan>, PlanError> {
     let mut plans = chain_frontier(chain, planner, |plan| Plan::new(chain, plan))?;
     // The optimizer may be the peak of several, the last of which is the fastest.
     let peaks: Vec<Bytes> = plans.iter().map(|plan| plan.peak).collect();
@@ -94,8 +100,8 @@ pub fn frontier(chain: &Chain, planner: Planner) -> Result<Vec<Plan>, GraphPlanE
 pub fn smallest_peak(chain: &Chain) -> Bytes {
     match plan(chain, &Request::within(Bytes::ZERO)) {
         Ok(plan) => plan.peak,
-        Err(PlanError::Infeasible { smallest, .. }) => smallest,
-        Err(error) => panic!("{error}"),
+        Err(Refused::Infeasible { smallest, .. }) => smallest,
+        Err(error) => panic!("{error:?}"),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     thread::{Builder, Scope},
 };
 
-use rekindle::quiet::catch;
+use rekindle::record::driver::catch;
 use rekindle_plan::Bytes;
 
 use super::{batch::Batch, dataset::TargetKind};

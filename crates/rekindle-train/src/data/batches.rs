@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::error::DataError;
+use crate::file_error::FileError;
 
 /// Shuffled full mini-batches, epoch after epoch.
 ///
@@ -16,7 +16,7 @@ use super::error::DataError;
 /// let batches = Shuffled::new(10, 4, 0)?;
 /// assert_eq!(batches.steps_per_epoch(), 2);
 /// assert_eq!(batches.step(1_000).len(), 4);
-/// # Ok::<(), rekindle_train::data::DataError>(())
+/// # Ok::<(), rekindle_train::FileError>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Shuffled {
@@ -31,13 +31,13 @@ impl Shuffled {
     /// # Errors
     ///
     /// If `batch` is 0 or larger than `samples`.
-    pub fn new(samples: usize, batch: usize, seed: u64) -> Result<Self, DataError> {
+    pub fn new(samples: usize, batch: usize, seed: u64) -> Result<Self, FileError> {
         if batch == 0 {
             let message = "the batch is 0, but must be at least 1 sample";
-            return Err(DataError::Setting(message.into()));
+            return Err(FileError::setting(message));
         }
         if batch > samples {
-            return Err(DataError::Setting(format!(
+            return Err(FileError::setting(format!(
                 "a batch of {batch} samples is larger than the data set, which has {samples}"
             )));
         }

@@ -1,19 +1,8 @@
-//! The error of data sources.
+//! What may be wrong with data.
 
 use std::{io, path::Path};
 
 use crate::file_error::FileError;
-
-/// The error of data that cannot be read or used.
-#[derive(Debug, PartialEq, thiserror::Error)]
-pub enum DataError {
-    /// A file or folder cannot be read, or its content is wrong.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// Settings are wrong, or do not fit the data.
-    #[error("{0}")]
-    Setting(String),
-}
 
 /// Turns the system's error about a path, a `file` or a `folder`, into ours.
 pub(super) fn from_io(path: &Path, what: &'static str) -> impl Fn(io::Error) -> FileError {
@@ -36,4 +25,12 @@ pub(super) fn length(path: &Path, expected: u64, actual: u64) -> FileError {
     };
     let reason = format!("holds {actual} bytes where {expected} are expected{cut}");
     FileError::content(path, reason)
+}
+
+/// The error of a share that leaves no samples for one side.
+pub(super) fn starved(share: f64, samples: usize, side: &str) -> FileError {
+    FileError::setting(format!(
+        "an evaluation share of {share} of {samples} samples leaves none for {side}: change `eval_split` in [train] (0 \
+         trains on everything), or use more samples"
+    ))
 }

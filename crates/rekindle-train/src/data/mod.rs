@@ -5,13 +5,13 @@
 //! - [`text`], `images` (MNIST and CIFAR-10), [`synthetic`]: the sources
 //! - [`split`]: opens a source and sets samples apart for evaluation
 //! - [`batches`]: the samples of each step; `ahead` builds the next one meanwhile
-//! - [`error`]: errors, and whether their cause is the system or the content
+//! - `error`: what may be wrong with a source; `file`: files that are read within bounds
 
 pub(crate) mod ahead;
 pub mod batch;
 pub mod batches;
 pub mod dataset;
-pub mod error;
+mod error;
 mod file;
 mod images;
 pub mod settings;
@@ -21,5 +21,4 @@ pub mod text;
 
 pub use batches::{Shuffled, in_order};
 pub use dataset::{Dataset, TargetKind};
-pub use error::DataError;
 pub use split::{Split, open};

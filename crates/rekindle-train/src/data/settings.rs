@@ -12,8 +12,8 @@ use super::{
     text::Predict,
 };
 use crate::{
+    invalid::{AT_LEAST_1, Invalid, first_invalid},
     model::spec::SampleShape,
-    settings::{AT_LEAST_1, Invalid, first_invalid},
 };
 
 /// A source of samples.

@@ -8,13 +8,13 @@ use super::{
     batch::Batch,
     batches::Permutation,
     dataset::{Dataset, TargetKind},
-    error::DataError,
+    error::starved,
     images::{self, Images},
     settings::Source,
     synthetic::Synthetic,
     text,
 };
-use crate::model::spec::SampleShape;
+use crate::{file_error::FileError, model::spec::SampleShape};
 
 /// Samples to train on and, optionally, samples to evaluate on. No sample is in both.
 pub struct Split {
@@ -31,11 +31,11 @@ pub struct Split {
 ///
 /// # Errors
 ///
-/// See [`DataError`]: files that are missing, unreadable or wrong; sizes of zero; a share outside of `[0, 1)` or one
+/// See [`FileError`]: files that are missing, unreadable or wrong; sizes of zero; a share outside of `[0, 1)` or one
 /// that leaves no samples for one side.
-pub fn open(source: &Source, share: f64, seed: u64) -> Result<Split, DataError> {
+pub fn open(source: &Source, share: f64, seed: u64) -> Result<Split, FileError> {
     if !(0.0..1.0).contains(&share) {
-        return Err(DataError::Setting(format!(
+        return Err(FileError::setting(format!(
             "the evaluation share is {share}, but must be at least 0 and below 1"
         )));
     }
@@ -70,7 +70,7 @@ fn official(
     (train, test): (Images, Option<Images>),
     share: f64,
     seed: u64,
-) -> Result<Split, DataError> {
+) -> Result<Split, FileError> {
     match test {
         Some(test) if share > 0.0 => Ok(Split {
             train: Arc::new(train),
@@ -80,7 +80,7 @@ fn official(
     }
 }
 
-fn by_shuffle(all: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Split, DataError> {
+fn by_shuffle(all: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Split, FileError> {
     if share == 0.0 {
         return Ok(Split {
             train: all,
@@ -106,14 +106,6 @@ fn by_shuffle(all: Arc<dyn Dataset>, share: f64, seed: u64) -> Result<Split, Dat
         train: Arc::new(part(eval, samples - eval)),
         eval: Some(Arc::new(part(0, eval))),
     })
-}
-
-/// The error of a share that leaves no samples for one side.
-pub(super) fn starved(share: f64, samples: usize, side: &str) -> DataError {
-    DataError::Setting(format!(
-        "an evaluation share of {share} of {samples} samples leaves none for {side}: change `eval_split` in [train] (0 \
-         trains on everything), or use more samples"
-    ))
 }
 
 /// An epoch that no run reaches, so that the order of the split differs from every training order.
@@ -167,7 +159,7 @@ mod tests {
     use super::*;
     use crate::data::batch::Numbers;
 
-    fn open_synthetic(samples: usize, eval_split: f64, seed: u64) -> Result<Split, DataError> {
+    fn open_synthetic(samples: usize, eval_split: f64, seed: u64) -> Result<Split, FileError> {
         let source = Source::Synthetic {
             shape: vec![1],
             vocab: None,

@@ -20,9 +20,8 @@ use serde_json::{Value, json};
 use super::{
     batch::{Batch, Numbers},
     dataset::{Dataset, TargetKind},
-    error::DataError,
 };
-use crate::model::spec::SampleShape;
+use crate::{file_error::FileError, model::spec::SampleShape};
 
 /// First random stream for each purpose; far enough apart that they never overlap.
 const PROTOTYPES: u64 = 0;
@@ -56,19 +55,19 @@ impl Synthetic {
         target: TargetKind,
         samples: usize,
         seed: u64,
-    ) -> Result<Self, DataError> {
+    ) -> Result<Self, FileError> {
         let size = shape
             .iter()
             .try_fold(1usize, |size, &dim| size.checked_mul(dim))
             .filter(|size| (1..=MOST).contains(size) && !shape.is_empty());
         let Some(size) = size else {
-            return Err(DataError::Setting(format!(
+            return Err(FileError::setting(format!(
                 "the synthetic shape {shape:?} must have sizes of at least 1, and at most {MOST} values in all"
             )));
         };
         let counted = |what: &str, count: usize, most: usize| match (1..=most).contains(&count) {
             true => Ok(()),
-            false => Err(DataError::Setting(format!(
+            false => Err(FileError::setting(format!(
                 "the number of synthetic {what} is {count}, but must be from 1 to {most}"
             ))),
         };
@@ -78,7 +77,7 @@ impl Synthetic {
         match target {
             TargetKind::TokenClasses(_) if vocab.is_none() => {
                 let message = "`token_classes` need token ids: give `vocab`";
-                return Err(DataError::Setting(message.into()));
+                return Err(FileError::setting(message));
             }
             TargetKind::Classes(classes) | TargetKind::TokenClasses(classes) => {
                 counted("classes", classes, MOST)?;
@@ -317,10 +316,9 @@ mod tests {
             (&[3], None, TargetKind::Values(0), 1),
             (&[3], None, CLASSES, 0),
         ] {
-            assert!(matches!(
-                Synthetic::new(shape, vocab, target, samples, 0),
-                Err(DataError::Setting(_))
-            ));
+            let error = Synthetic::new(shape, vocab, target, samples, 0).err();
+            let error = error.expect("refused");
+            assert_eq!(error.reason(), error.to_string(), "no file");
         }
     }
 }

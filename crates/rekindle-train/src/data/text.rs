@@ -16,9 +16,8 @@ use serde_json::Value;
 use super::{
     batch::{Batch, Numbers},
     dataset::{Dataset, TargetKind, contents},
-    error::{DataError, empty},
+    error::{empty, starved},
     file::{Input, free},
-    split::starved,
 };
 use crate::{file_error::FileError, model::spec::SampleShape};
 
@@ -73,10 +72,10 @@ pub(super) fn open(
     paths: &[PathBuf],
     (window, predict): (usize, Predict),
     share: f64,
-) -> Result<(Text, Option<Text>), DataError> {
+) -> Result<(Text, Option<Text>), FileError> {
     if window == 0 {
         let message = "the window is 0, but must be at least 1 byte";
-        return Err(DataError::Setting(message.into()));
+        return Err(FileError::setting(message));
     }
     let files = paths
         .iter()
@@ -87,12 +86,12 @@ pub(super) fn open(
         .zip(&files)
         .map(|(path, bytes)| (path, bytes.len()))
         .max_by_key(|&(_, bytes)| bytes)
-        .ok_or_else(|| DataError::Setting("the text source names no files".into()))?;
+        .ok_or_else(|| FileError::setting("the text source names no files"))?;
     if bytes == 0 {
-        return Err(empty(longest).into());
+        return Err(empty(longest));
     }
     if bytes <= window {
-        return Err(DataError::Setting(format!(
+        return Err(FileError::setting(format!(
             "a window of {window} bytes and the byte that follows fit no file: the longest, {}, has {bytes} bytes; \
              use a smaller `window`, or a longer text",
             longest.display()

@@ -8,7 +8,7 @@
 //! ```text
 //! FOLDER/cuda-0-nvidia-h100-80gb-hbm3-compute-9-0-driver-580-159-04-nvrtc-1f2e3d4c/
 //!   kernels.db, kernels.db-wal    cubecl's
-//!   chosen                        steps for which kernels are chosen, by hash: docs/cuda.md
+//!   chosen                        blocks of operations whose kernels are chosen, by hash: docs/cuda.md
 //!   seal                          names, lengths and CRC-32 of these three, as they were last seen whole
 //!   lock                          locked by every process that uses them
 //! ```

@@ -33,7 +33,7 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, Unavailable> {
         #[cfg(feature = "cuda")]
         DeviceId::Cuda(index) => {
             use super::nvml::{GpuHeld, own_memory};
-            use rekindle::{meter::Driver, plan::Bytes};
+            use rekindle::{plan::Bytes, record::driver::Driver};
             let held = || GpuHeld::now(index).unwrap_or_default();
             let before = held();
             let (device, meter) = pooled(Device::cuda(index));

@@ -1,6 +1,6 @@
 //! Whether a model of one size fits: plain, in segments, under a plan.
 
-use rekindle::record::{Update, Updates};
+use rekindle::record::{Update, driver::Updates};
 use rekindle_plan::{Bytes, Planner, Request};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

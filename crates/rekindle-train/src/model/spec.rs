@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::settings::AT_LEAST_1;
+use crate::invalid::AT_LEAST_1;
 
 /// One layer of a sequential model, before its input's shape is known.
 ///

@@ -1,6 +1,6 @@
 //! An optimizer's state in snapshots, one parameter at a time.
 //!
-//! Where ranks [divide](crate::optimizer_state::OptimizerState::Sharded) the state, rank 0 writes, and asks for what it lacks;
+//! Where ranks [divide](rekindle::record::OptimizerState::Sharded) the state, rank 0 writes, and asks for what it lacks;
 //! the others answer until rank 0 sends the end. So all ranks run the same operations even if writing fails. Memory: besides
 //! its own, a rank holds one parameter's state.
 
@@ -15,7 +15,7 @@ use burn::{
     tensor::Device,
 };
 use rekindle::{
-    quiet::catch,
+    record::driver::catch,
     reduce::{ReduceError, Shards},
 };
 

@@ -20,9 +20,12 @@ use crate::{
 use rekindle::{
     dtype::Dtype,
     meter::Meter,
-    record::{Comparison, Kernels, measured_link, record},
+    record::{
+        Comparison, Kernels,
+        driver::{ProgramOptions, Statistics},
+        measured_link, record,
+    },
     sequential::Sequential,
-    statistics::Statistics,
 };
 use rekindle_plan::Bytes;
 
@@ -108,17 +111,19 @@ impl Built {
         };
         let mut step = recorded
             .with_updates(&optimizer, job.updates())
-            .with_state(job.state())
             .with_link(link)
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
-            // Only this thread of the program uses a device.
-            .with_dry_runs()
             .with_comparison(Comparison::Never)
             .with_held(accumulated + samples + next + Statistics::of(&self.model).bytes())
-            .with_held_between(self.saving_bytes(job, meter))
-            .with_planner(job.planner)
-            .with_peak_until_now()
+            .with_program_options(ProgramOptions {
+                elsewhere: job.planner,
+                state: job.state(),
+                // Only this thread of the program uses a device.
+                dry_runs: true,
+                between: self.saving_bytes(job, meter),
+                since_start: true,
+            })
             .measured(
                 job.budget(),
                 job.free(),
@@ -153,7 +158,7 @@ impl Built {
         let samples = self.batches.step(0);
         let batch = &samples[job.part()][..job.micro_batch()];
         let batch = job.train.batch(batch);
-        let scaler = LossScaler::new(job.settings);
+        let scaler = LossScaler::new(job.settings.loss_scale());
         step_batch(batch, job.settings.dtype, &scaler, device)
     }
 

@@ -1,11 +1,11 @@
 //! The memory/time frontier of a planner.
 
-use rekindle_plan::{Bytes, PlanError, Planner, Request};
+use rekindle_plan::{Bytes, Planner, Request};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Planned, RunError};
-use rekindle::record::{PlanSummary, with_reserve};
+use super::{Infeasible, Planned, RunError};
+use rekindle::record::{PlanSummary, driver::with_reserve};
 
 /// Number of budgets between the smallest and the plain run's.
 const BUDGETS: u64 = 12;
@@ -54,7 +54,7 @@ pub(super) fn frontier(
     let plain = plan(None, Planner::None)?.summary;
     let smallest = match plan(Some(Bytes::ZERO), planner) {
         Ok(planned) => planned.summary.predicted_peak,
-        Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => smallest,
+        Err(RunError::Infeasible(Infeasible { smallest, .. })) => smallest,
         Err(error) => return Err(error),
     };
     let room = with_reserve(plain.predicted_peak)

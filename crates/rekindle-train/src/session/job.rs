@@ -4,8 +4,10 @@ use std::{ops::Range, path::PathBuf};
 
 use rekindle::{
     meter::Count,
-    record::{PlanElsewhere, RecordError, Wanted},
-    reduce::agree,
+    record::{
+        RecordError,
+        driver::{PlanElsewhere, Wanted, agree},
+    },
 };
 use rekindle_plan::{Bytes, Request};
 
@@ -14,12 +16,11 @@ use crate::{
     data::Dataset,
     device::DeviceInfo,
     model::spec::ModelSpec,
-    optimizer_state::StateChoice,
     ranks::Ranks,
     record::Measured,
     run_dir::{RunDir, SnapshotEvery},
-    settings::TrainSettings,
-    update::{UpdateChoice, Updates, updates},
+    settings::{StateChoice, TrainSettings, UpdateChoice},
+    update::{Updates, updates},
 };
 
 /// Where a run's schedule comes from.

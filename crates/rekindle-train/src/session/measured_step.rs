@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::{
     PlanFile, Planned, RunError,
     frontier::{Frontier, frontier},
-    plans::{named, refused},
 };
-use crate::{model::spec::ModelSpec, settings::TrainSettings};
+use crate::{model::spec::ModelSpec, run_error::refused, settings::TrainSettings};
 use rekindle::record::{
-    Estimate, Extra, ExtraWork, PlanSummary, RecordError, StagedPlan, StepProfile, plan_of_chain,
+    Estimate, PlanSummary, RecordError, StagedPlan, StepProfile,
+    driver::{Extra, ExtraWork, plan_of_chain},
 };
 
 /// A measured training step, without its model.
@@ -223,4 +223,14 @@ impl MeasuredStep {
         let parts = profile.map_or(1, |profile| profile.micro_batches);
         Planned::new(parts, plan, staged, self.chain.optimizer)
     }
+}
+
+/// The chain with the names of the model's stages.
+pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], names: &[String]) -> Chain {
+    for (stage, mark) in chain.stages.iter_mut().zip(marks) {
+        if let Some(name) = mark.and_then(|mark| names.get(mark)) {
+            stage.name.clone_from(name);
+        }
+    }
+    chain
 }

@@ -1,4 +1,4 @@
-//! Handles memory that runs out in a run: by another plan, or by ending the run.
+//! The error of a run that ends because memory ran out.
 
 use std::fmt;
 

@@ -1,6 +1,9 @@
 //! Plans as files: a schedule with its predicted cost, and the chain that it was made for.
 
-use rekindle::record::{Extra, Order, PlanSummary};
+use rekindle::record::{
+    PlanSummary,
+    driver::{Extra, Order},
+};
 use rekindle_plan::{Stage, schedule::written};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,16 @@
 //! Plans of a recorded step: what is asked of it, and why it is refused.
 
-use rekindle_plan::{Bytes, Chain, PlanError, Planner, graph::GraphPlanError};
+use rekindle_plan::{Bytes, Planner};
 
 use super::{
     Frontier, Job, MeasuredStep, PlanFile, Planned, RunError, ScheduleRequest, frontier::frontier,
+    measured_step::named,
 };
-use crate::{engine::Engine, history::PENDING, settings::OnNonFinite};
-use rekindle::record::{Order, RecordError, StagedPlan, Update, Wanted};
+use crate::{engine::Engine, history::PENDING, run_error::refused, settings::OnNonFinite};
+use rekindle::record::{
+    StagedPlan, Update,
+    driver::{Order, Wanted},
+};
 
 /// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.
 const RUN_DIR_BYTES: Bytes = Bytes((16 << 10) + 2 * PENDING as u64);
@@ -59,7 +63,7 @@ impl Engine {
 
     /// What a plan that was made before runs, if it is for this step.
     fn order_of<'a>(&self, job: &Job<'_>, file: &'a PlanFile) -> Result<&'a Order, RunError> {
-        let order = file.order_of(self.step.profile().recording)?;
+        let order = file.order_of(self.step.fingerprint())?;
         match order.offloaded.is_empty() || job.host.is_some() {
             true => Ok(order),
             false => Err(RunError::Refused(
@@ -106,54 +110,5 @@ impl Engine {
         frontier(planner, |request| {
             self.plan(job, &ScheduleRequest::Plan(request))
         })
-    }
-}
-
-/// The chain with the names of the model's stages.
-pub(super) fn named(mut chain: Chain, marks: &[Option<usize>], names: &[String]) -> Chain {
-    for (stage, mark) in chain.stages.iter_mut().zip(marks) {
-        if let Some(name) = mark.and_then(|mark| names.get(mark)) {
-            stage.name.clone_from(name);
-        }
-    }
-    chain
-}
-
-/// The error of a planner, or of a given plan; the smallest budget is so much more, and `of_all` that of all planners.
-pub(super) fn refused(
-    error: RecordError,
-    planner: Option<Planner>,
-    more: Bytes,
-    of_all: impl FnOnce() -> Option<Bytes>,
-) -> RunError {
-    match error {
-        RecordError::Infeasible {
-            budget,
-            smallest,
-            floor,
-        } => match planner {
-            Some(planner) => {
-                let of_all = match planner {
-                    Planner::Auto => None,
-                    _ => of_all(),
-                };
-                RunError::Plan(PlanError::Infeasible {
-                    planner,
-                    budget,
-                    smallest: smallest + more,
-                    smallest_of_all: of_all.map_or(smallest, |all| all.min(smallest)) + more,
-                    floor,
-                })
-            }
-            None => RunError::OverBudget {
-                peak: smallest,
-                budget,
-            },
-        },
-        RecordError::Plan(error) => match *error {
-            GraphPlanError::Plan(error) => error.into(),
-            error => RecordError::from(error).into(),
-        },
-        error => error.into(),
     }
 }

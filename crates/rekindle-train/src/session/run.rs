@@ -1,4 +1,7 @@
 //! One run on one device: the training loop.
+//!
+//! `start.rs` begins it, `replan.rs` runs each step, with other plans where memory is short, `step.rs` tries one, `parts.rs` runs the
+//! parts of its batch; `evaluation.rs`, `saving.rs` and `growth.rs` are what happens between steps, `told.rs` is the record.
 
 mod evaluation;
 mod growth;
@@ -29,9 +32,11 @@ use crate::{
 };
 use rekindle::{
     meter::{Meter, PeakMemory},
-    record::{PlanSummary, SpanReading, TimedExchange},
+    record::{
+        PlanSummary, TimedExchange,
+        driver::{SpanReading, Statistics},
+    },
     sequential::Sequential,
-    statistics::Statistics,
 };
 
 /// Steps whose phases are recorded from the start; the last step's are too. The step after them is traced.

@@ -1,12 +1,12 @@
 //! On a GPU a budget bounds what the pools reserve.
 
-use rekindle_plan::{Bytes, PlanError, Request};
+use rekindle_plan::{Bytes, Request};
 use rekindle_train::{
     data::{TargetKind, open, settings::Source},
     device::DeviceInfo,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
-    session::{Event, Job, RunError, ScheduleRequest, Tell, run},
+    session::{Event, Infeasible, Job, RunError, ScheduleRequest, Tell, run},
     settings::{OptimizerKind, TrainSettings},
 };
 
@@ -31,7 +31,7 @@ fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
     };
     // Too little, so that the error names the least that will do.
     let error = train(&device, Bytes(1), 1, &mut |_| ()).unwrap_err();
-    let RunError::Plan(PlanError::Infeasible { smallest, .. }) = *error else {
+    let RunError::Infeasible(Infeasible { smallest, .. }) = *error else {
         panic!("one byte is too little, but {error}");
     };
     for budget in [smallest, Bytes(smallest.0 / 4 * 5)] {
@@ -106,7 +106,7 @@ fn train(
         optimizer: OptimizerKind::Sgd,
         momentum: 0.9,
         learning_rate: Some(1e-2),
-        update: rekindle_train::update::UpdateChoice::After,
+        update: rekindle_train::settings::UpdateChoice::After,
         ..TrainSettings::default()
     };
     let request = ScheduleRequest::Plan(Request::within(budget));

@@ -89,7 +89,7 @@ fn train(
     };
     let data = open_data(&data, 0.0, 1).expect("data");
     let settings = TrainSettings {
-        update: rekindle_train::update::UpdateChoice::After,
+        update: rekindle_train::settings::UpdateChoice::After,
         steps,
         batch: BATCH,
         seed: 1,

@@ -95,7 +95,7 @@ fn settings(dtype: Dtype) -> TrainSettings {
         dtype,
         optimizer: OptimizerKind::Adam,
         learning_rate: Some(1e-2),
-        update: rekindle_train::update::UpdateChoice::After,
+        update: rekindle_train::settings::UpdateChoice::After,
         ..TrainSettings::default()
     }
 }

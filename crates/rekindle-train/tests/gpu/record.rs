@@ -15,8 +15,11 @@ use burn::{
 use rekindle::{
     Dtype, Layer, Sequential, TensorTree,
     checkpoint::CheckpointError,
-    meter::{Count, Driver, Meter, PoolMeter},
-    record::RecordError,
+    meter::{Count, Meter, PoolMeter},
+    record::{
+        RecordError,
+        driver::{Driver, ProgramOptions},
+    },
 };
 use rekindle_plan::{Bytes, Planner};
 use rekindle_train::device::{OpenDevice, open};
@@ -75,7 +78,12 @@ fn check<M, I, F>(
     let recorded = || {
         let recorded = rekindle::record(&model, &batch, step.clone()).expect(name);
         // Only this thread uses the device.
-        recorded.with_meter(meter.clone()).with_dry_runs()
+        recorded
+            .with_meter(meter.clone())
+            .with_program_options(ProgramOptions {
+                dry_runs: true,
+                ..ProgramOptions::default()
+            })
     };
     let mut planned = recorded().plain().expect(name);
     let plain_peak = planned.plan().predicted_peak;

@@ -140,7 +140,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         optimizer: case.optimizer.0,
         momentum: case.optimizer.1,
         learning_rate: Some(1e-3),
-        update: rekindle_train::update::UpdateChoice::After,
+        update: rekindle_train::settings::UpdateChoice::After,
         ..TrainSettings::default()
     };
     let schedule = ScheduleRequest::Plan(Request::default());

@@ -77,7 +77,7 @@ pub fn classifier(
         momentum,
         weight_decay: Some(weight_decay),
         learning_rate: Some(0.1),
-        update: rekindle_train::update::UpdateChoice::After,
+        update: rekindle_train::settings::UpdateChoice::After,
         ..TrainSettings::default()
     }
 }

@@ -1,11 +1,11 @@
 //! A measured step from its file gives the plans that it gives where it was measured.
 
 use rekindle::meter::{HostMeter, Meter};
-use rekindle_plan::{Bytes, PlanError, Planner, Request};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
-    session::{Job, MeasuredStep, Planned, RunError, ScheduleRequest, measure},
+    session::{Infeasible, Job, MeasuredStep, Planned, RunError, ScheduleRequest, measure},
     settings::OptimizerKind,
 };
 
@@ -101,7 +101,7 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
                 }
                 (Err(here), Err(there)) => {
                     let smallest = |error: &RunError| match error {
-                        RunError::Plan(PlanError::Infeasible { smallest, .. }) => *smallest,
+                        RunError::Infeasible(Infeasible { smallest, .. }) => *smallest,
                         error => panic!("{error}"),
                     };
                     let (a, b) = (smallest(&here), smallest(&there));
@@ -131,4 +131,24 @@ fn a_profile_of_another_form_is_refused() {
                     "way": {"modules": {"holds": [], "backward_call_s": 0}}}}"#;
     let error = MeasuredStep::from_json(text).expect_err("no recorded step");
     assert!(error.to_string().contains("unknown field `way`"), "{error}");
+}
+
+#[test]
+fn a_refused_budget_names_whose_plans_do_not_fit_it() {
+    let text = r#"{"format": "rekindle-chain/1", "input_bytes": 3,
+        "stages": [{"name": "a", "forward_s": 7, "backward_s": 14, "output_bytes": 5, "saved_bytes": 11,
+                    "forward_temp_bytes": 2, "backward_temp_bytes": 3}],
+        "loss": {"forward_s": 0, "backward_s": 0, "forward_temp_bytes": 0, "backward_temp_bytes": 1}}"#;
+    let step = MeasuredStep::from_json(text).expect("a chain");
+    // x_0 and X_1, and in the backward y_1 and 3 more: 3 + 11 + 5 + 3.
+    let rest = "0 B (0 bytes): the smallest workable budget is 22 B (22 bytes)";
+    for (planner, start) in [
+        (Planner::None, "the plain run does not fit"),
+        (Planner::Auto, "no plan fits"),
+        (Planner::Optimal, "no plan of `optimal` fits"),
+    ] {
+        let refused = step.plan(&request(planner, Some(Bytes(0)))).err();
+        let said = refused.expect("refused").to_string();
+        assert_eq!(said, format!("{start} {rest}"));
+    }
 }

@@ -5,14 +5,14 @@
 use std::path::Path;
 
 use rekindle::Dtype;
-use rekindle_plan::{Bytes, PlanError, Planner, Request};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     data::{Split, TargetKind, batch::Numbers, open, settings::Source, text::Predict},
     device::DeviceId,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
     run_dir::{RunDir, SnapshotEvery},
-    session::{Job, RunError, ScheduleRequest, measure, run},
+    session::{Infeasible, Job, RunError, ScheduleRequest, measure, run},
     settings::{LossChunks, OnNonFinite, OptimizerKind, TrainSettings},
 };
 
@@ -237,9 +237,7 @@ fn middle_budget(job: &Job<'_>) -> Bytes {
     let plain = plain.predicted_peak;
     let within = ScheduleRequest::Plan(Request::within(Bytes(1)));
     match subject.plan(job, &within) {
-        Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => {
-            Bytes((smallest.0 + plain.0) / 2)
-        }
+        Err(RunError::Infeasible(Infeasible { smallest, .. })) => Bytes((smallest.0 + plain.0) / 2),
         other => panic!("{:?}", other.map(|planned| planned.summary)),
     }
 }

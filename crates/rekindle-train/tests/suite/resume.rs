@@ -14,12 +14,11 @@ use rekindle_train::{
     FileError,
     data::{Split, TargetKind, open, settings::Source, text::Predict},
     device::DeviceId,
-    loss_scale::LossScale,
     model::spec::{ElementKind, LayerSpec, ModelSpec, Padding, SampleShape},
     record::{EvalRecord, RunRecord, StepRecord},
     run_dir::{RunDir, SnapshotEvery, read_record},
     session::{Event, Job, RunError, ScheduleRequest, run},
-    settings::{OnNonFinite, OptimizerKind, RateSchedule, TrainSettings},
+    settings::{LossScale, OnNonFinite, OptimizerKind, RateSchedule, TrainSettings},
 };
 
 use crate::jobs::{self, Optimizer};
@@ -96,7 +95,7 @@ pub fn settings((optimizer, momentum, weight_decay): Optimizer) -> TrainSettings
         schedule: RateSchedule::WarmupCosine,
         warmup_steps: Some(2),
         final_rate: 0.001,
-        update: rekindle_train::update::UpdateChoice::After,
+        update: rekindle_train::settings::UpdateChoice::After,
         clip_norm: Some(1.0),
         eval_every: Some(2),
         ..TrainSettings::default()

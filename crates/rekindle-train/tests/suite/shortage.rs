@@ -27,9 +27,8 @@ use rekindle_train::{
     record::RunRecord,
     run_dir::{RunDir, SnapshotEvery},
     session::{Event, Job, RunError, ScheduleRequest, run},
-    settings::TrainSettings,
+    settings::{TrainSettings, UpdateChoice},
     shortage::Shortage,
-    update::UpdateChoice,
 };
 
 use crate::{

@@ -17,12 +17,10 @@ use rekindle::{
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::DeviceId,
-    loss_scale::LossScale,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
     session::{Job, RunError, ScheduleRequest, run},
-    settings::{OnNonFinite, OptimizerKind, TrainSettings},
-    update::UpdateChoice,
+    settings::{LossScale, OnNonFinite, OptimizerKind, TrainSettings, UpdateChoice},
 };
 
 use crate::{

@@ -8,7 +8,7 @@ use burn::{
     module::{Module, ModuleMapper, Param},
     tensor::{Device, Tensor, TensorData},
 };
-use rekindle::{Dtype, quiet::catch, sequential::Sequential};
+use rekindle::{Dtype, record::driver::catch, sequential::Sequential};
 use rekindle_train::model::{
     spec::{LayerSpec, ModelSpec, Padding, PoolSpec, SampleShape},
     stage::Stage,

@@ -9,12 +9,13 @@
 
 mod host;
 mod phase;
-mod pool;
+pub(crate) mod pool;
 mod reader;
-mod recorder;
+pub(crate) mod recorder;
 
 pub use host::HostMeter;
 pub use phase::Phase;
-pub use pool::{Driver, PoolMeter};
+pub use pool::PoolMeter;
 pub use reader::{Count, FailedAllocation, MemoryReading, Meter, NotInstalled, PeakMemory};
-pub use recorder::{PhaseReading, PhaseRecorder};
+pub use recorder::PhaseReading;
+pub(crate) use recorder::PhaseRecorder;

@@ -79,6 +79,7 @@ impl PoolMeter {
     }
 
     /// Also counts what the driver holds besides the pools' buffers.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_driver(self, driver: Driver) -> Self {
         Self {

@@ -6,11 +6,12 @@
 //! buckets later. Ranks whose batches have equal shapes must have equal recordings. Recordings for other shapes may
 //! have other operations, but all must have the same parameters.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use burn::tensor::{DType, Device, Shape};
 
 use rekindle_plan::Bytes;
+use siphasher::sip::SipHasher13;
 
 use super::{
     RecordError, buckets::buckets, exchange_cost, planned::PlannedRecording, ranks::StepRanks,
@@ -82,7 +83,7 @@ pub(super) fn first_short(
 /// A hash that is equal if ranks train the same parameters with the same version of this crate, and compute the same
 /// means over ranks.
 fn parameters_of(recording: &Recording) -> [u8; 8] {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = SipHasher13::new();
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
     for one in &recording.parameters {
         one.path.hash(&mut hasher);

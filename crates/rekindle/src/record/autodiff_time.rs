@@ -14,8 +14,8 @@ use rekindle_plan::{Bytes, Seconds};
 
 use super::{
     RecordError, bridge,
+    cost::Costs,
     given::{given, started},
-    measure::Costs,
     places::Place,
     program::{Prepared, Turn, plain_order},
     update::Update,

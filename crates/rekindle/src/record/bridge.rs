@@ -1,5 +1,6 @@
 //! All code that depends on conversions that burn allows without guaranteeing them: autodiff tensors on the recording
-//! device, and operations run by burn's interpreter. `docs/upstream.md` lists the assumptions;
+//! device (`device.rs`, `tensors.rs`, `node.rs`, `reads.rs`), and operations run by burn's interpreter (`interpreter.rs`).
+//! `known_gradient.rs` and `reduce/synchronised.rs` have the two operations of our own. `docs/upstream.md` lists the assumptions;
 //! `tests/suite/record/assumptions.rs` has a test for each assumption.
 //!
 //! burn's capture device records operations instead of running them, and burn reports that it has no autodiff. But
@@ -8,6 +9,7 @@
 
 mod device;
 mod interpreter;
+mod node;
 mod reads;
 mod tensors;
 
@@ -31,8 +33,8 @@ use crate::{
 pub(crate) use device::marking;
 use device::{MARKS, Marks, is_recording, mark, recording_device, start_step};
 pub(super) use interpreter::{Interpreter, interpreter};
+pub(super) use node::node;
 use reads::without_reads;
-pub(super) use tensors::node;
 pub(crate) use tensors::without_graph;
 use tensors::{
     Ids, Inputs, ToRecording, WithAutodiff, WithoutAutodiff, id_of, place_of_backward,

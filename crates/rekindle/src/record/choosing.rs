@@ -1,4 +1,4 @@
-//! Chooses kernels before a program runs, in little memory, if the program [allows](super::Recorded::with_dry_runs) dry
+//! Chooses kernels before a program runs, in little memory, if the program [allows](super::driver::ProgramOptions::dry_runs) dry
 //! runs: cubecl drops the launches of *all* threads meanwhile, so that another thread would read memory that nothing
 //! wrote. Without dry runs, kernels are chosen by the operations that first need them, which measuring runs one at a
 //! time with trimmed pools.
@@ -24,17 +24,18 @@
 
 use std::{
     collections::HashSet,
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{Hash, Hasher},
     sync::{LazyLock, Mutex, PoisonError},
 };
 
 use burn::tensor::DispatchTensor;
 use rekindle_plan::Bytes;
+use siphasher::sip::SipHasher13;
 
 use super::{
     RecordError,
+    cost::Costs,
     given::started,
-    measure::Costs,
     operation::{flops, without_values},
     operations::RecordedOperation,
     options::Planning,
@@ -132,7 +133,7 @@ pub(super) fn choose(
             needed: in_use + block.bytes,
         });
     }
-    if !planning.options.dry_runs {
+    if !planning.options.program.dry_runs {
         return Ok(());
     }
     let mut taken = Bytes::ZERO;
@@ -298,7 +299,7 @@ fn windows(operation: RecordedOperation<'_>) -> Bytes {
 
 /// Hash of an operation's computation, and of whether it reads a tensor fetched from the host.
 fn hash_alone(one: &Ran<'_>) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = SipHasher13::new();
     one.reads_dense.hash(&mut hasher);
     one.run.recorded.kind.operation.hash(&mut hasher);
     hasher.finish()
@@ -307,7 +308,7 @@ fn hash_alone(one: &Ran<'_>) -> u64 {
 /// Hash of a block: its operations in order, which of them read a fetched tensor, and where tensors are freed and the
 /// device is waited for. Tensors are numbered in order of appearance.
 fn hash(block: &[Ran<'_>], runs: Runs<'_>) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = SipHasher13::new();
     let mut numbers: Vec<usize> = Vec::new();
     for one in block {
         let run = &one.run;
@@ -337,6 +338,7 @@ mod tests {
     use cubecl_runtime::dry_run::dry_run;
 
     use super::*;
+    use crate::record::options::ProgramOptions;
     use crate::{
         meter::{MemoryReading, Meter, PeakMemory},
         record::{bridge, places::Place, program::plain_order, update::Update},
@@ -378,7 +380,11 @@ mod tests {
         let recorded = crate::record(&model, &batch, loss).unwrap();
         let mut recorded = recorded.with_meter(pools.clone());
         if allowed {
-            recorded = recorded.with_dry_runs();
+            let options = ProgramOptions {
+                dry_runs: true,
+                ..ProgramOptions::default()
+            };
+            recorded = recorded.with_program_options(options);
         }
         let step = recorded.within("1GiB").unwrap();
         step.run(&model, batch).unwrap();

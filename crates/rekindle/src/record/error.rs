@@ -3,7 +3,7 @@
 use std::fmt;
 
 use burn_ir::OperationIr;
-use rekindle_plan::{Bytes, graph::GraphPlanError, held_at};
+use rekindle_plan::{Bytes, graph::PlanError};
 use thiserror::Error;
 
 use super::{operation::name_of, update::Update};
@@ -67,7 +67,7 @@ pub enum RecordError {
     },
     /// The requested plan cannot be made.
     #[error("{0}")]
-    Plan(Box<GraphPlanError>),
+    Plan(Box<PlanError>),
     /// The budget is not a valid size.
     #[error("this is not a budget: {0}")]
     Size(#[from] SizeError),
@@ -152,13 +152,18 @@ pub enum RecordError {
     /// The device has no memory separate from the host's.
     #[error("the device's memory is the host's: there is nowhere to move tensors to")]
     NoLink,
-    /// The device ran out of memory or failed.
-    #[error("the device failed while the step ran: {0}")]
+    /// The device ran out of memory or failed, or the optimizer panicked.
+    #[error("the step failed while it ran: {0}")]
     Device(String),
 }
 
-impl From<GraphPlanError> for RecordError {
-    fn from(error: GraphPlanError) -> Self {
+/// The end of an error message, which says where the peak is.
+pub fn held_at(floor: Option<&str>) -> String {
+    floor.map_or_else(String::new, |floor| format!(". It is held {floor}"))
+}
+
+impl From<PlanError> for RecordError {
+    fn from(error: PlanError) -> Self {
         Self::Plan(Box::new(error))
     }
 }

@@ -7,16 +7,18 @@
 use std::collections::HashMap;
 
 use burn::{module::Module, tensor::Device};
-use rekindle_plan::{Bytes, Chain, OptimizerCost, Seconds, graph::simulate};
+use rekindle_plan::{
+    Bytes, Chain, OptimizerCost, Seconds,
+    graph::{Stages, simulate},
+};
 
 use super::{
     Kernels, RecordError, bridge,
-    extra::kinds,
-    measure::Costs,
-    profile::StepProfile,
+    cost::Costs,
+    profile::{StepProfile, kinds},
     program::plain_order,
     recording::Recording,
-    staged::{marks, named, stages},
+    staged::{marks, named},
     update::Update,
     update_costs::UpdateCosts,
 };
@@ -148,7 +150,7 @@ impl Estimate {
         let plain = simulate(&graph, &plain);
         let left = plain.resident.last().copied().unwrap_or(graph.fixed_bytes);
         let update_bytes = left + optimizer.temp_bytes;
-        let stages = stages(&graph);
+        let stages = Stages::of_graph(&graph);
         let chain = Chain {
             optimizer,
             ..named(&graph, recording, &stages)

@@ -4,16 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use rekindle_plan::{
     Bytes, Seconds, StageId,
-    graph::{GraphPlanError, OperationId, TensorId},
+    graph::{OperationId, PlanError, Stages, TensorId},
 };
 use serde::Serialize;
 
-use super::{
-    RecordError,
-    profile::StepProfile,
-    recording::Recording,
-    staged::{Order, stages},
-};
+use super::{RecordError, profile::StepProfile, staged::Order};
 
 /// What costs a plan time that the plain step does not take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -50,20 +45,6 @@ pub struct Extra {
     pub bytes: Bytes,
 }
 
-/// burn's name of an operation, and the shape of what it makes.
-pub type OperationKind = (String, Vec<usize>);
-
-/// Those of a recording, and the place among them of each operation's.
-pub(super) fn kinds(recording: &Recording) -> (Vec<OperationKind>, Vec<u32>) {
-    let operations = &recording.operations;
-    let kinds = operations.kinds().iter().map(|kind| {
-        let made = kind.operation.outputs().next();
-        let shape = made.map(|tensor| tensor.shape.as_slice().to_vec());
-        (kind.name.clone(), shape.unwrap_or_default())
-    });
-    (kinds.collect(), operations.kind_numbers().collect())
-}
-
 impl StepProfile {
     /// What a plan does beyond the plain step, the longest first.
     ///
@@ -72,7 +53,7 @@ impl StepProfile {
     /// If tensors are offloaded that this step cannot offload.
     pub fn extra(&self, order: &Order) -> Result<Vec<Extra>, RecordError> {
         let linked = self.graph.linked(&order.offloaded, self.link.as_ref());
-        let linked = linked.map_err(GraphPlanError::from)?;
+        let linked = linked.map_err(PlanError::from)?;
         let mut runs = vec![0; linked.operations.len()];
         for operation in &order.operations {
             if let Some(runs) = runs.get_mut(operation.index()) {
@@ -105,7 +86,7 @@ impl StepProfile {
             extra.seconds += seconds;
             extra.bytes += bytes;
         };
-        let stages = stages(&self.graph);
+        let stages = Stages::of_graph(&self.graph);
         let recorded = self.graph.operations.len();
         for stage in (0..=stages.chain().stages.len()).map(StageId) {
             for id in stages.forward(stage).chain(stages.backward(stage)) {

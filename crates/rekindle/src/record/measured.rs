@@ -12,14 +12,14 @@ use std::{
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
     Bytes, Planner,
-    graph::{Graph, GraphPlanError, Program, TensorId, simulate},
+    graph::{Graph, PlanError, Program, TensorId, simulate},
 };
 
 use super::{
     RecordError,
     choosing::{self, Runs},
+    cost::{Costs, Known},
     given::started,
-    measure::{Costs, Known},
     options::{Planning, Wanted, fitting},
     places::Place,
     program::{Prepared, plain_order},
@@ -191,7 +191,7 @@ fn first_program(
     let plain = plain_order(&graph)?;
     graph.fixed_bytes += planning.beside_buffers(&graph) + costs.beside_tensors(recording, &plain);
     let plan = |wanted: &Wanted, within, link| {
-        wanted.plan(&graph, within, planning.options.elsewhere, link)
+        wanted.plan(&graph, within, planning.options.program.elsewhere, link)
     };
     let link = planning.options.link;
     if planning.wanted != Planner::Auto.into()
@@ -208,7 +208,7 @@ fn first_program(
     let auto = Planner::Auto.into();
     // A link's measured times would stand beside those of a nominal machine, so tensors go to the host only if they must.
     let plan = match (plan(&auto, Some(surely), None), link) {
-        (Err(GraphPlanError::Infeasible { .. }), Some(_)) => plan(&auto, Some(surely), link),
+        (Err(PlanError::Infeasible { .. }), Some(_)) => plan(&auto, Some(surely), link),
         (planned, _) => planned,
     };
     let (plan, _) = fitting(plan, Bytes::ZERO, None)?;

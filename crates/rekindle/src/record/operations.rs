@@ -11,10 +11,11 @@
 //! are of two kinds. Operations whose scalars differ are of different kinds too. [`RecordedOperation::filled`] makes burn's
 //! description again, for the interpreter.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use rustc_hash::{FxHashMap, FxHasher};
+use siphasher::sip::SipHasher13;
 
 use super::{
     operation::{draws, flops, hash_with, may_be_view, name_of},
@@ -48,7 +49,7 @@ impl Kind {
             name: name_of(&operation),
             draws: draws(&operation),
             synchronises: is_mean_over_ranks(&operation),
-            hash: hash_with(&operation, DefaultHasher::new()),
+            hash: hash_with(&operation, SipHasher13::new()),
             inputs: operation.inputs().map(place).collect(),
             outputs: operation.outputs().map(place).collect(),
             operation,

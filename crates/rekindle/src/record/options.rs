@@ -5,19 +5,18 @@ use std::{sync::Arc, time::Duration};
 use burn::tensor::Device;
 use rekindle_plan::{
     Bytes, OptimizerCost, Planner, Request, Seconds,
-    graph::{Graph, GraphPlan, GraphPlanError, Link, OperationId, TensorId, plan_graph},
+    graph::{Graph, GraphPlan, Link, OperationId, PlanError, TensorId, plan_graph},
 };
 
 use super::{
     RecordError,
     buckets::staging,
     comparison::Comparison,
-    optimizer_state::{OptimizerState, StateChoice},
+    optimizer_state::{OptimizerState, ShardedBecause, StateChoice},
     recording::Recording,
     room::Room,
-    update::{Update, Updates},
+    update::{InBackwardBecause, Update, Updates},
     update_costs::UpdateCosts,
-    ways::Way,
 };
 use crate::{
     meter::{Count, Meter},
@@ -46,11 +45,9 @@ pub fn with_reserve(bytes: Bytes) -> Bytes {
 /// What a user decides about a step and all its plans.
 #[derive(Clone)]
 pub(super) struct Options {
-    pub(super) elsewhere: Option<PlanElsewhere>,
+    pub(super) program: ProgramOptions,
     /// Which updates plans may have.
     pub(super) updates: Updates,
-    /// Who may keep the optimizer's state, if ranks share the step.
-    pub(super) state: StateChoice,
     /// The link to host memory, if tensors may be offloaded.
     pub(super) link: Option<Link>,
     pub(super) count: Count,
@@ -58,32 +55,64 @@ pub(super) struct Options {
     pub(super) check: bool,
     /// How often the step is compared with its recording.
     pub(super) comparison: Comparison,
-    /// Whether kernels may be chosen by dry runs.
-    pub(super) dry_runs: bool,
     /// Bytes that will be held while the step runs but are not allocated when it is planned.
     pub(super) later: Bytes,
-    /// Bytes that will be used temporarily between steps.
-    pub(super) between: Bytes,
-    /// Whether the process's peak before planning counts, too.
-    pub(super) since_start: bool,
+}
+
+/// What only the program decides about a step and all its plans.
+#[derive(Clone)]
+pub struct ProgramOptions {
+    /// Makes plans in another process, if it can.
+    pub elsewhere: Option<PlanElsewhere>,
+    /// Who may keep the optimizer's state, if ranks share the step; the optimizer is given without
+    /// [shards](super::Optimizer::shards), and run with those of the [plan](super::Step::shards).
+    pub state: StateChoice,
+    /// Whether a GPU's kernels are chosen by dry runs, which hold a budget while kernels are tried. During a dry run cubecl
+    /// drops the kernel launches of every thread of the process, on every device, and reports nothing: no other thread may
+    /// use a GPU.
+    pub dry_runs: bool,
+    /// Bytes that will be used temporarily between steps, when there are neither activations nor gradients, such as copies
+    /// from which a snapshot is written.
+    pub between: Bytes,
+    /// Whether the process's peak until it is planned counts, too, on the CPU backend: a smaller budget is refused.
+    pub since_start: bool,
+}
+
+impl Default for ProgramOptions {
+    fn default() -> Self {
+        Self {
+            elsewhere: None,
+            state: StateChoice::Whole,
+            dry_runs: false,
+            between: Bytes::ZERO,
+            since_start: false,
+        }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            elsewhere: None,
+            program: ProgramOptions::default(),
             updates: Updates::One(Update::After),
-            state: StateChoice::Whole,
             link: None,
             count: Count::default(),
             check: true,
             comparison: Comparison::default(),
-            dry_runs: false,
             later: Bytes::ZERO,
-            between: Bytes::ZERO,
-            since_start: false,
         }
     }
+}
+
+/// The way in which a step is planned, and why it is not an earlier one.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Way {
+    /// When parameters are updated.
+    pub(super) update: Update,
+    /// Who keeps the optimizer's state, if ranks share the step.
+    pub(super) state: OptimizerState,
+    pub(super) in_backward_because: Option<InBackwardBecause>,
+    pub(super) sharded_because: Option<ShardedBecause>,
 }
 
 /// The requirements for a plan.
@@ -161,7 +190,7 @@ impl Planning {
     /// The process's peak until now, if it counts: on the CPU, measuring, recording and planning may take more than the
     /// step of a tiny model.
     pub(super) fn peak_until_now(&self) -> Bytes {
-        match self.options.since_start && self.on_host {
+        match self.options.program.since_start && self.on_host {
             true => self
                 .beyond
                 .unwrap_or_else(|| self.meter.lifetime_peak().in_use_bytes),
@@ -245,7 +274,7 @@ impl Planning {
 
 /// Plans in another process, or returns `None` if that is impossible. Planners take memory, which on the CPU backend
 /// counts towards the budget.
-pub type PlanElsewhere = fn(&Graph, &Request) -> Option<Result<GraphPlan, GraphPlanError>>;
+pub type PlanElsewhere = fn(&Graph, &Request) -> Option<Result<GraphPlan, PlanError>>;
 
 /// The kind of program that is requested.
 #[derive(Debug, Clone, PartialEq)]
@@ -296,7 +325,7 @@ impl Wanted {
         budget: Option<Bytes>,
         elsewhere: Option<PlanElsewhere>,
         link: Option<Link>,
-    ) -> Result<GraphPlan, GraphPlanError> {
+    ) -> Result<GraphPlan, PlanError> {
         match self {
             &Self::Planner { planner, effort } => {
                 let request = Request {
@@ -322,7 +351,7 @@ impl Wanted {
 /// A planner's plan, or its one with the smallest peak, and whether it fits; `apart` bytes are in use before or after the
 /// step.
 pub(super) fn fitting(
-    planned: Result<GraphPlan, GraphPlanError>,
+    planned: Result<GraphPlan, PlanError>,
     apart: Bytes,
     within: Option<Bytes>,
 ) -> Result<(GraphPlan, bool), RecordError> {
@@ -331,7 +360,7 @@ pub(super) fn fitting(
             let peak = plan.simulated.peak.max(apart);
             Ok((plan, within.is_none_or(|within| peak <= within)))
         }
-        Err(GraphPlanError::Infeasible { leanest, .. }) => Ok((*leanest, false)),
+        Err(PlanError::Infeasible { leanest, .. }) => Ok((*leanest, false)),
         Err(error) => Err(error.into()),
     }
 }

@@ -46,6 +46,7 @@ pub struct Output<A> {
     /// Memory and time of forward pass, loss and backward pass.
     pub phases: Vec<PhaseReading>,
     /// Memory after every span of the program, if the step is [watched](super::Step::set_watched).
+    #[doc(hidden)]
     pub spans: Vec<SpanReading>,
     /// The peak predicted for this run and the update after it:
     /// [`PlanSummary::predicted_peak`](super::PlanSummary::predicted_peak), plus the growth of the process's other memory

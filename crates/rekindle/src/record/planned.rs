@@ -10,7 +10,7 @@ use std::{
 use burn::tensor::DispatchTensor;
 use rekindle_plan::{
     Bytes, Seconds,
-    graph::{Graph, GraphPlan, GraphPlanError, Span, SpanPass, Timetable, simulate},
+    graph::{Graph, GraphPlan, PlanError, Span, SpanPass, Stages, Timetable, simulate},
 };
 
 use super::{
@@ -291,7 +291,7 @@ pub(super) fn planned<A>(
             Update::After => measured.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
         };
-        let after = (gradients + optimizer.temp_bytes).max(planning.options.between);
+        let after = (gradients + optimizer.temp_bytes).max(planning.options.program.between);
         let between = base + beside + state;
         let updating = between + after;
         // A step that is compared with its recording is so before it runs.
@@ -301,7 +301,7 @@ pub(super) fn planned<A>(
             true => budget - of_plan,
             false => Bytes::ZERO,
         });
-        let (elsewhere, link) = (planning.options.elsewhere, planning.options.link);
+        let (elsewhere, link) = (planning.options.program.elsewhere, planning.options.link);
         let plan = planning.wanted.plan(&graph, within, elsewhere, link);
         let (mut plan, fits) = fitting(plan, apart, within)?;
         let simulated = simulate(&graph, &plain);
@@ -320,8 +320,8 @@ pub(super) fn planned<A>(
         let (program, offloaded) = (plan.program, plan.offloaded);
         let (spans, timetables) = {
             let linked = graph.linked(&offloaded, link.as_ref());
-            let linked = linked.map_err(GraphPlanError::from)?;
-            let stages = super::staged::stages(&graph);
+            let linked = linked.map_err(PlanError::from)?;
+            let stages = Stages::of_graph(&graph);
             numbers.divide(stages.chain().stages.len());
             let spans = stages.spans(&linked, &program);
             let both = || {

@@ -2,17 +2,17 @@
 
 use rekindle_plan::{
     Bytes, Chain, Planner, Request, Seconds,
-    graph::{Graph, GraphPlan, GraphPlanError, Link, Stages, plan_chain, simulate},
+    graph::{Graph, GraphPlan, Link, PlanError, Stages, plan_chain, simulate},
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
-    PlanSummary, RecordError, StagedPlan,
-    extra::{OperationKind, kinds},
+    PlanSummary, RecordError,
     options::{RESERVE, Wanted, fitting, with_reserve, without_reserve},
     planned::PlannedRecording,
     program::plain_order,
-    staged::{Order, stages},
+    recording::Recording,
+    staged::{Order, StagedPlan},
 };
 
 /// A step as it was measured: all that plans are made from, so that they can be made where the model is not.
@@ -39,6 +39,20 @@ pub struct StepProfile {
     /// Equal for recordings of equal steps.
     #[serde(with = "super::hexadecimal")]
     pub recording: u64,
+}
+
+/// burn's name of an operation, and the shape of what it makes.
+pub type OperationKind = (String, Vec<usize>);
+
+/// Those of a recording, and the place among them of each operation's.
+pub(super) fn kinds(recording: &Recording) -> (Vec<OperationKind>, Vec<u32>) {
+    let operations = &recording.operations;
+    let kinds = operations.kinds().iter().map(|kind| {
+        let made = kind.operation.outputs().next();
+        let shape = made.map(|tensor| tensor.shape.as_slice().to_vec());
+        (kind.name.clone(), shape.unwrap_or_default())
+    });
+    (kinds.collect(), operations.kind_numbers().collect())
 }
 
 impl StepProfile {
@@ -78,7 +92,7 @@ impl StepProfile {
                 floor: None,
             });
         }
-        self.shown(&stages(&self.graph), plan, budget)
+        self.shown(&Stages::of_graph(&self.graph), plan, budget)
     }
 
     /// The smallest budget for which a planner has a plan.
@@ -107,7 +121,7 @@ impl StepProfile {
         numbers.plain_time += self.autodiff_s;
         numbers.predicted_in_use -= self.beside_buffers_bytes;
         let linked = graph.linked(&plan.offloaded, self.link.as_ref());
-        let linked = linked.map_err(GraphPlanError::from)?;
+        let linked = linked.map_err(PlanError::from)?;
         let staged = StagedPlan {
             beside_buffers: self.beside_buffers_bytes,
             order: Some(Order {

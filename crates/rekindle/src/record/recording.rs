@@ -6,13 +6,14 @@
 
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{Hash, Hasher},
 };
 
 use burn::tensor::TensorData;
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use rekindle_plan::Bytes;
 use rustc_hash::{FxHashMap, FxHashSet};
+use siphasher::sip::SipHasher13;
 
 use super::{
     RecordError,
@@ -93,7 +94,7 @@ impl<A> Captured<A> {
         let parameters = self.parameters.iter().map(|parameter| parameter.tensor);
         let given = parameters.chain(self.inputs.iter().map(|input| input.id));
         let mut numbers = Numbers(given.zip(0..).collect());
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = SipHasher13::new();
         for mut operation in self.operations {
             let given = operation
                 .outputs()
@@ -225,7 +226,7 @@ impl Recording {
 
     /// Equal for equal steps, of other processes too.
     pub(crate) fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = SipHasher13::new();
         self.computed().hash(&mut hasher);
         hasher.finish()
     }

@@ -6,8 +6,8 @@ use std::{cmp::Reverse, collections::BTreeSet};
 use rekindle_plan::{
     Action, Bytes, Chain, Parts, StageId,
     graph::{
-        Change, Crossing, Graph, Moment, OperationId, Program, Span, SpanPass, Stages, TensorId,
-        borders, changes, held,
+        Change, Graph, Moment, OperationId, Program, Span, SpanPass, Stages, TensorId, changes,
+        held,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ impl StagedPlan {
     pub(super) fn new<A>(planned: &PlannedRecording<A>) -> Self {
         let (graph, program) = (&planned.graph(), &planned.prepared.program);
         let recording = &planned.measured.recording;
-        let stages = stages(graph);
+        let stages = Stages::of_graph(graph);
         Self {
             chain: named(graph, recording, &stages),
             beside_buffers: planned.beside,
@@ -119,10 +119,6 @@ pub fn action(span: &Span) -> Action {
         SpanPass::Loss => Action::Loss,
         SpanPass::Backward => Action::Backward(span.stage),
     }
-}
-
-pub(super) fn stages(graph: &Graph) -> Stages {
-    Stages::new(graph, &borders(graph), Crossing::Carried)
 }
 
 pub(super) fn marks(graph: &Graph, stages: &Stages) -> Vec<Option<usize>> {

@@ -13,22 +13,11 @@ use super::{
     agreement::first_short,
     measured::MeasuredRecording,
     optimizer_state::{OptimizerState, ShardedBecause, StateChoice},
-    options::{Now, Planning},
+    options::{Now, Planning, Way},
     planned::{PlannedRecording, planned},
     ranks::StepRanks,
     update::{InBackwardBecause, Update, Updates},
 };
-
-/// The way in which a step is planned, and why it is not an earlier one.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Way {
-    /// When parameters are updated.
-    pub(super) update: Update,
-    /// Who keeps the optimizer's state, if ranks share the step.
-    pub(super) state: OptimizerState,
-    pub(super) in_backward_because: Option<InBackwardBecause>,
-    pub(super) sharded_because: Option<ShardedBecause>,
-}
 
 /// In which ways a step is planned, and by whom.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,7 +36,7 @@ impl Planning {
     fn ways(&self, how: How) -> (Updates, Vec<OptimizerState>) {
         let within_a_budget = self.budget.is_some();
         let (allowed, way) = (self.options.updates, self.way);
-        let states = match self.options.state {
+        let states = match self.options.program.state {
             _ if how == How::InRun => {
                 let stays = way.state == OptimizerState::Sharded || !within_a_budget;
                 let updates = if stays {

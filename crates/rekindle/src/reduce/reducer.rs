@@ -135,7 +135,7 @@ impl<T> Pending<T> {
     /// # Errors
     ///
     /// See [`wait`](Self::wait).
-    pub fn wait_timed(self) -> Result<(T, Instant), ReduceError> {
+    pub(crate) fn wait_timed(self) -> Result<(T, Instant), ReduceError> {
         match self.answer.recv_timeout(self.limit) {
             Ok((answer, done)) => answer.map(|answer| (answer, done)),
             Err(RecvTimeoutError::Timeout) => Err(ReduceError::TimedOut {
@@ -193,7 +193,7 @@ pub fn named(ranks: &[usize]) -> String {
     }
 }
 
-/// A rank's part of `samples`. Parts are contiguous, in order of rank, cover all samples, and differ in size by at most
+/// A rank's part of `samples`; no ranks are one. Parts are contiguous, in order of rank, cover all samples, and differ in size by at most
 /// one.
 ///
 /// ```
@@ -202,6 +202,7 @@ pub fn named(ranks: &[usize]) -> String {
 /// ```
 #[must_use]
 pub fn part(samples: usize, rank: usize, ranks: usize) -> Range<usize> {
+    let ranks = ranks.max(1);
     let (each, rest) = (samples / ranks, samples % ranks);
     let start = |rank: usize| rank * each + rank.min(rest);
     start(rank)..start(rank + 1)

@@ -81,14 +81,17 @@ fn mean_over_ranks<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     ))
 }
 
-/// Whether a recorded operation is a mean over ranks. burn has no operation for it: it is recorded as a clamp between
-/// minus and plus infinity, which changes nothing.
+/// The bounds of a clamp that stands for a mean over ranks: no number of a type below `f64` is outside of them, and nobody
+/// else writes the lower one.
+const BOUNDS: [f64; 2] = [f64::MIN.next_up(), f64::INFINITY];
+
+/// Whether a recorded operation is a mean over ranks. burn has no operation for it: it is recorded as a clamp that changes
+/// nothing.
 pub(crate) fn is_mean_over_ranks(operation: &OperationIr) -> bool {
-    let infinite = |bound: &ScalarIr, value: f64| *bound == ScalarIr::Float(value);
     matches!(
         operation,
         OperationIr::NumericFloat(_, NumericOperationIr::Clamp(clamp))
-            if infinite(&clamp.min, f64::NEG_INFINITY) && infinite(&clamp.max, f64::INFINITY)
+            if [&clamp.min, &clamp.max] == BOUNDS.map(ScalarIr::Float).each_ref()
     )
 }
 
@@ -107,7 +110,7 @@ impl MeanOverRanks for Cube {}
 
 impl MeanOverRanks for Capture {
     fn mean_over_ranks(tensor: FloatTensor<Self>) -> FloatTensor<Self> {
-        let [min, max] = [f64::NEG_INFINITY, f64::INFINITY].map(Scalar::Float);
+        let [min, max] = BOUNDS.map(Scalar::Float);
         Self::float_clamp(tensor, min, max)
     }
 }

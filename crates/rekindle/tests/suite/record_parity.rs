@@ -17,7 +17,7 @@ use burn::{
 };
 use rekindle::{
     TensorTree,
-    record::{Link, RecordError, Step, Wanted},
+    record::{Link, RecordError, Step, driver::Wanted},
 };
 use rekindle_plan::{
     Bytes, Graph, Planner, Seconds,

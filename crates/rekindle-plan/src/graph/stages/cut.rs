@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::super::borders::{Border, forward_operations};
+use super::super::borders::{Border, borders, forward_operations};
 use super::super::{Graph, OperationId, Program, TensorId, simulate};
 use super::{Crossing, Stages, ids, stage_of};
 use crate::bytes::Bytes;
@@ -13,7 +13,13 @@ use crate::chain::{Chain, LossCost, OptimizerCost, Stage};
 use crate::seconds::Seconds;
 
 impl Stages {
+    /// Cuts a valid graph at its borders (`borders.rs`); storages that cross several of them are carried.
+    pub fn of_graph(graph: &Graph) -> Stages {
+        Stages::new(graph, &borders(graph), Crossing::Carried)
+    }
+
     /// Cuts a valid graph at borders; without borders, the whole forward pass is one stage.
+    #[doc(hidden)]
     pub fn new(graph: &Graph, borders: &[Border], crossing: Crossing) -> Stages {
         Cut::new(graph, borders, crossing).stages()
     }

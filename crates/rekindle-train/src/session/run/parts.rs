@@ -7,8 +7,11 @@ use burn::{
 };
 use rekindle::{
     dtype::Dtype,
-    meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{ExchangeReading, SpanReading},
+    meter::{PeakMemory, Phase, PhaseReading},
+    record::{
+        ExchangeReading,
+        driver::{PhaseRecorder, SpanReading},
+    },
     seed::StepSeed,
 };
 

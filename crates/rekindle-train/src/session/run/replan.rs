@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, PlanError, Seconds};
+use rekindle_plan::{Bytes, Seconds};
 
 use super::{
-    super::{Event, OutOfMemory, Planned, RunError, holders},
+    super::{Event, Infeasible, OutOfMemory, Planned, RunError, holders},
     Session,
     parts::Parts,
     reserve,
@@ -134,7 +134,7 @@ impl Session<'_> {
         };
         let planned = match self.engine.plan_again(self.job, budget) {
             Ok(planned) => planned,
-            Err(RunError::Plan(PlanError::Infeasible { smallest, .. })) => {
+            Err(RunError::Infeasible(Infeasible { smallest, .. })) => {
                 return Err(match shortage {
                     Shortage::Choosing { needed, budget } => {
                         RecordError::Choosing { budget, needed }.into()

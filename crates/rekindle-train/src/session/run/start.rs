@@ -21,9 +21,11 @@ use crate::{
     tensors::Tensors,
 };
 use rekindle::{
-    record::{RecordError, free_dead_nodes},
+    record::{
+        RecordError,
+        driver::{Statistics, free_dead_nodes},
+    },
     reduce::broadcast_parameters,
-    statistics::Statistics,
 };
 
 impl<'a> Session<'a> {

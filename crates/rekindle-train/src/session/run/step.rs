@@ -8,11 +8,12 @@ use std::{
 
 use burn::{optim::GradientsParams, tensor::Tensor};
 use rekindle::{
-    free_dead_nodes,
-    meter::{PeakMemory, Phase, PhaseReading, PhaseRecorder},
-    record::{Optimizer, RecordError, SpanReading, TimedExchange, Update},
+    meter::{PeakMemory, Phase, PhaseReading},
+    record::{
+        Optimizer, RecordError, TimedExchange, Update,
+        driver::{Before, PhaseRecorder, SpanReading, free_dead_nodes},
+    },
     sequential::Sequential,
-    statistics::Before,
 };
 use rekindle_plan::{Bytes, Seconds};
 

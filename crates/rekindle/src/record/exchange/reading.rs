@@ -17,6 +17,7 @@ pub struct ExchangeReading {
 
 impl ExchangeReading {
     /// Adds the time of a later part of the step; the network operations are those of the later part.
+    #[doc(hidden)]
     pub fn add_part(&mut self, part: Self) {
         self.added += part.added;
         self.operations = part.operations;
@@ -35,6 +36,7 @@ impl ExchangeReading {
     }
 
     /// Adds an exchange of updated parameters, which ended `until` after the start of the step.
+    #[doc(hidden)]
     pub fn add_shared(&mut self, shared: TimedExchange, until: Duration) {
         self.added += Duration::from_secs_f64(shared.duration_s.0);
         self.note(TimedExchange {

@@ -104,8 +104,9 @@ where
                     let last = recording.tensors.last_read(one.tensor);
                     let value = interpreter.hand_out(&last);
                     interpreter.run(OperationIr::Drop(last));
-                    lent.update(one, value, gradient, rate, optimizer);
-                    Ok(())
+                    let update = || lent.update(one, value, gradient, rate, optimizer);
+                    let place = |said| format!("{said}, in the update of `{}`", one.path);
+                    quiet::catch(update).map_err(|said| RecordError::Device(place(said)))
                 };
                 let interpreter = interpreter.as_mut();
                 let exchange = exchange.as_deref_mut();
@@ -256,6 +257,7 @@ where
             readings.begin(span);
             for (turn, ready) in turns.by_ref().take(span.steps.len()) {
                 match turn {
+                    // An operation whose turn comes again is recomputed.
                     Turn::Run(run) => {
                         room.make(costs.taken_by(recording, run.number));
                         match &mut exchange {

@@ -10,8 +10,11 @@ use burn::{
 use rekindle::{
     Sharded,
     meter::{HostMeter, Meter},
-    record::{Exchanges, Optimizer, PlanSummary, Rate, RecordError, TimedExchange, Wanted},
-    reduce::{Reducer, in_process, part, rehearsal},
+    record::{
+        Exchanges, Optimizer, PlanSummary, Rate, RecordError, TimedExchange,
+        driver::{Wanted, rehearsal},
+    },
+    reduce::{Reducer, in_process, part},
 };
 use rekindle_plan::{Bytes, Planner, Seconds};
 

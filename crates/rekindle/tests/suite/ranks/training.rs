@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use burn::{
     module::Module,
+    nn::{Linear, LinearConfig},
     optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig},
-    tensor::Device,
+    tensor::{Device, Tensor},
 };
 use rekindle::{
     Sharded,
-    record::{Optimizer, Update, Wanted},
+    record::{Optimizer, Update, driver::Wanted},
     reduce::{ReduceError, Reducer, Shards, broadcast_parameters, part},
 };
 use rekindle_plan::{
     Bytes, Planner, Request,
-    graph::{GraphPlanError, OperationId, plan_graph, simulate},
+    graph::{OperationId, PlanError, plan_graph, simulate},
 };
 
 use super::{Mlp, Normed, Silent, Task, Transformer, Wide, ranks};
@@ -190,7 +191,7 @@ fn planned<T: Task>(
     };
     let budget = match (planner, plan(Bytes(1))) {
         (Planner::Segments(_), _) => Bytes::MAX,
-        (_, Err(GraphPlanError::Infeasible { leanest, .. })) => {
+        (_, Err(PlanError::Infeasible { leanest, .. })) => {
             let smallest = leanest.simulated.peak;
             let more = simulate(&graph, &plain).peak - smallest;
             smallest + Bytes(more.0 / 4)
@@ -393,4 +394,30 @@ fn a_rank_that_does_not_share_its_updates_is_named() {
     });
     let gone = || Some(ReduceError::Gone { rank: 1 });
     assert_eq!(told, [gone(), None, gone()]);
+}
+
+/// It stands for nothing but itself: the mark of a mean over ranks is another.
+#[test]
+fn a_clamp_without_bounds_stays_on_its_rank() {
+    let outputs = ranks(2, |reducer| {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(2, 1).init(&device);
+        let model = broadcast_parameters(&reducer, model).expect("broadcast");
+        let input = Tensor::<2>::full([3, 2], 1.0 + reducer.rank() as f64, &device);
+        let loss = |model: &Linear, input: Tensor<2>| {
+            let output = model.forward(input);
+            let own = output.clone().clamp(f64::NEG_INFINITY, f64::INFINITY);
+            (output.square().mean(), own)
+        };
+        let (_, own) = loss(&model, input.clone());
+        let recorded = rekindle::record(&model, &input, loss).expect("recorded");
+        let recorded = recorded.with_meter(Arc::new(Silent(())));
+        let step = recorded.with_reducer(reducer).plain().expect("planned");
+        let output = step.run(&model, input).expect("run");
+        (own.into_data(), output.auxiliary.into_data())
+    });
+    assert_ne!(outputs[0].0, outputs[1].0);
+    for (rank, (own, output)) in outputs.iter().enumerate() {
+        assert_eq!(own, output, "rank {rank}");
+    }
 }

@@ -1,14 +1,14 @@
-//! The update of a step is chosen by its budget.
+//! The update of a step is chosen by its budget; an optimizer that fails in it.
 
 use burn::{
     module::Module,
     nn::{Linear, LinearConfig},
-    optim::AdamConfig,
+    optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig},
     tensor::{Device, Tensor},
 };
 use rekindle::{
     plan::Planner,
-    record::{InBackwardBecause, RecordError, Update, Updates},
+    record::{InBackwardBecause, Optimizer, RecordError, Update, driver::Updates},
 };
 use rekindle_plan::Bytes;
 
@@ -69,4 +69,36 @@ fn parameters_are_updated_in_the_backward_pass_where_a_budget_is_not_met_otherwi
     let output = output.expect("run");
     assert!(output.gradients.is_empty());
     assert!(output.memory.peak_in_use_bytes <= tight);
+}
+
+/// An optimizer of the user's own, with a defect.
+struct Defective(ModuleOptimizer);
+
+impl Optimizer for Defective {
+    fn for_trial(&self) -> Self {
+        Self(self.0.clone())
+    }
+
+    fn step<M: Module>(&mut self, rate: f64, module: M, gradients: GradientsParams) -> M {
+        assert!(rate >= 0.0, "a rate of {rate}");
+        self.0.step(rate, module, gradients)
+    }
+}
+
+#[test]
+fn a_panic_of_an_optimizer_says_whose_update_it_was_in() {
+    let device = Device::flex().autodiff();
+    let mut model = LinearConfig::new(4, 4).init(&device);
+    let batch = Tensor::<2>::ones([2, 4], &device);
+    let mut optimizer = Defective(SgdConfig::new().init());
+    let loss = |model: &Linear, input| model.forward(input).square().mean();
+    let recorded = rekindle::record(&model, &batch, loss).expect("recorded");
+    let step = recorded.with_update_in_backward(&optimizer).plain();
+    let step = step.expect("planned");
+    let failed = step.run_updating(&mut model, batch, -1.0, &mut optimizer);
+    let said = failed.err().expect("a panic").to_string();
+    assert_eq!(
+        said,
+        "the step failed while it ran: a rate of -1, in the update of `bias`"
+    );
 }

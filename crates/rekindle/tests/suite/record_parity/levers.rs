@@ -10,7 +10,7 @@ use burn::{
     optim::{AdamConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer},
     tensor::{Device, Distribution, FloatDType, Int, Tensor},
 };
-use rekindle::{ChunkedCrossEntropy, Dtype, MasterWeights, record::Wanted};
+use rekindle::{ChunkedCrossEntropy, Dtype, MasterWeights, record::driver::Wanted};
 use rekindle_plan::{Bytes, Planner};
 
 use super::{LEEWAY, LINK, RATE, bits, by_way_of_the_host, loss_bits, models::Gpt};

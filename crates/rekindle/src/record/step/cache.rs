@@ -12,8 +12,8 @@ use super::{State, Step};
 use crate::{
     record::{
         Comparison, RecordError, bridge,
+        cost::Known,
         given::{given, shapes},
-        measure::Known,
         measured::MeasuredRecording,
         options::{Now, Planning, Wanted, without_reserve},
         places::Place,
@@ -48,50 +48,11 @@ where
     /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
     pub fn set_budget(&mut self, budget: impl Budget, planner: Planner) -> Result<(), RecordError> {
         let bytes = budget.size()?.of(Some(self.plan().plain_peak))?;
-        self.plan_anew(Some(bytes), planner)
-    }
-
-    /// Like [`set_budget`](Self::set_budget), for any kind of plan and an optional budget, but on this rank alone, if there
-    /// are several: what they have decided together stays. The batch of the next step is counted in addition to the bytes
-    /// in use now.
-    ///
-    /// # Errors
-    ///
-    /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
-    #[doc(hidden)]
-    pub fn plan_again(
-        &mut self,
-        budget: Option<Bytes>,
-        wanted: impl Into<Wanted>,
-    ) -> Result<(), RecordError> {
-        self.plan_in(How::InRun, budget, wanted.into(), true)
-    }
-
-    /// Like [`plan_again`](Self::plan_again), in any way that its options allow; all ranks call it together.
-    ///
-    /// # Errors
-    ///
-    /// See [`plan_again`](Self::plan_again); the smallest budget is that of all ways.
-    #[doc(hidden)]
-    pub fn plan_anew(
-        &mut self,
-        budget: Option<Bytes>,
-        wanted: impl Into<Wanted>,
-    ) -> Result<(), RecordError> {
-        self.plan_in(How::Together, budget, wanted.into(), true)
-    }
-
-    /// The smallest budget for which there is a plan in any way, on this rank; the step is unchanged.
-    #[doc(hidden)]
-    pub fn smallest_budget(&mut self) -> Option<Bytes> {
-        match self.plan_in(How::Alone, Some(Bytes::ZERO), Planner::Auto.into(), true) {
-            Err(RecordError::Infeasible { smallest, .. }) => Some(smallest),
-            _ => None,
-        }
+        self.plan_in(How::Together, Some(bytes), planner.into(), true)
     }
 
     /// Plans in the first of some ways that gives a plan.
-    pub(super) fn plan_in(
+    pub(in crate::record) fn plan_in(
         &mut self,
         how: How,
         budget: Option<Bytes>,
@@ -138,19 +99,6 @@ where
     pub fn recordings(&self) -> (usize, u64) {
         let state = self.state.borrow();
         (state.plans.len(), state.changed)
-    }
-
-    /// By how many bytes memory in use exceeded the plan, if a step was planned again for that reason since the last
-    /// call.
-    #[doc(hidden)]
-    pub fn take_growth(&self) -> Option<Bytes> {
-        self.state.borrow_mut().grown.take()
-    }
-
-    /// From the next plan on, all tensors stay on the device.
-    #[doc(hidden)]
-    pub fn forbid_offload(&mut self) {
-        self.planning.options.link = None;
     }
 
     /// The plan for this batch, stored or new, and its peak given the bytes in use now.

@@ -8,6 +8,8 @@
 //! | in place | no | an input is read here for the last time, and the peak rises by less than half an output |
 //! | seconds | of a nominal machine | medians, scaled to the time of the whole program in one pass |
 //!
+//! `costs.rs` keeps them, `group.rs` measures operations alike as one, `probe.rs` measures.
+//!
 //! An operation that draws random numbers is replaced by one that fills its output, so that measuring does not change
 //! the generator. Its time is the time of filling.
 //!

@@ -10,20 +10,20 @@ use burn::module::Module;
 use rekindle_plan::{Bytes, Planner, Seconds};
 
 use super::{
-    Comparison, Link, Optimizer, PlanElsewhere, RecordError, Step, Update, Updates, Wanted,
-    autodiff_time, bridge, given,
+    Comparison, Link, Optimizer, RecordError, Step, Update, autodiff_time, bridge,
+    cost::Known,
+    given,
     leaf::free_dead_nodes,
-    measure::Known,
     measured::MeasuredRecording,
     optimizer,
     optimizer_state::{OptimizerState, StateChoice},
-    options::{Now, Options, Planning},
+    options::{Now, Options, Planning, Wanted, Way},
     places::Place,
     planned::planned,
     recording::Recording,
     room::Room,
+    update::Updates,
     update_costs::UpdateCosts,
-    ways::Way,
 };
 use crate::{
     meter::{Count, HostMeter, Meter, PoolMeter},
@@ -74,7 +74,7 @@ pub struct Recorded<'a, M, I, R: StepResult, F> {
     pub(super) step: F,
     /// With the auxiliary output on the recording device.
     pub(super) recorded: (Recording, R::Auxiliary),
-    options: Options,
+    pub(super) options: Options,
     optimizer: Option<MeasureOptimizer<M>>,
     meter: Option<Arc<dyn Meter>>,
     reducer: Option<Reducer>,
@@ -95,6 +95,21 @@ where
     #[must_use]
     pub fn with_optimizer<O: Optimizer>(self, optimizer: &O) -> Self {
         self.with_updates(optimizer, Updates::One(Update::After))
+    }
+
+    /// Like [`with_optimizer`](Self::with_optimizer), with any of these updates in a plan; [`Step::update`] returns its own. The
+    /// optimizer is measured for each, with only a part of each large parameter, so that measuring stays within a budget that
+    /// the gradients alone would exceed.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_updates<O: Optimizer>(mut self, optimizer: &O, updates: Updates) -> Self {
+        self.options.updates = updates;
+        let with_state = optimizer::with_state(self.model, optimizer);
+        let optimizer = optimizer.for_trial();
+        self.optimizer = Some(Box::new(move |model, update, meter| {
+            optimizer::measured(model, (&optimizer, &with_state), update, meter)
+        }));
+        self
     }
 
     /// Like [`with_optimizer`](Self::with_optimizer), but for [`Step::run_updating`]: each parameter is updated in the
@@ -129,37 +144,6 @@ where
         self.with_updates(optimizer, Updates::One(Update::InBackward))
     }
 
-    /// Like [`with_optimizer`](Self::with_optimizer), with any of these updates in a plan; [`Step::update`] returns its own. The
-    /// optimizer is measured for each, with only a part of each large parameter, so that measuring stays within a budget that
-    /// the gradients alone would exceed.
-    #[must_use]
-    pub fn with_updates<O: Optimizer>(mut self, optimizer: &O, updates: Updates) -> Self {
-        self.options.updates = updates;
-        let with_state = optimizer::with_state(self.model, optimizer);
-        let optimizer = optimizer.for_trial();
-        self.optimizer = Some(Box::new(move |model, update, meter| {
-            optimizer::measured(model, (&optimizer, &with_state), update, meter)
-        }));
-        self
-    }
-
-    /// Who may keep the optimizer's state, if ranks share the step; the optimizer is given without
-    /// [shards](Optimizer::shards), and run with those of the [plan](Step::shards).
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_state(mut self, choice: StateChoice) -> Self {
-        self.options.state = choice;
-        self
-    }
-
-    /// Counts the process's peak until it is planned, too, on the CPU backend: a smaller budget is refused.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_peak_until_now(mut self) -> Self {
-        self.options.since_start = true;
-        self
-    }
-
     /// Reads memory with this meter. The default is the process's allocator on the CPU backend, and the pools on GPUs.
     #[must_use]
     pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
@@ -190,24 +174,6 @@ where
         self
     }
 
-    /// Chooses a GPU's kernels by dry runs, which hold a budget while kernels are tried. During a dry run cubecl drops the
-    /// kernel launches of every thread of the process, on every device, and reports nothing: allow it only if no other
-    /// thread uses a GPU.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_dry_runs(mut self) -> Self {
-        self.options.dry_runs = true;
-        self
-    }
-
-    /// Makes plans in another process, if `elsewhere` can.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_planner(mut self, elsewhere: Option<PlanElsewhere>) -> Self {
-        self.options.elsewhere = elsewhere;
-        self
-    }
-
     /// Allows plans to offload tensors to host memory between forward and backward pass, over a link measured by
     /// [`measured_link`](super::measured_link), if that is faster than recomputing them or nothing else fits. The host
     /// copies do not count towards the budget, which bounds the device; [`Link::host_bytes`] bounds them.
@@ -222,14 +188,6 @@ where
     #[must_use]
     pub fn with_held(mut self, bytes: Bytes) -> Self {
         self.options.later = bytes;
-        self
-    }
-
-    /// Counts bytes that will be used temporarily between steps, when there are neither activations nor gradients, for
-    /// example copies from which a snapshot is written.
-    #[must_use]
-    pub fn with_held_between(mut self, bytes: Bytes) -> Self {
-        self.options.between = bytes;
         self
     }
 
@@ -253,19 +211,6 @@ where
     pub fn with_reducer(mut self, reducer: Reducer) -> Self {
         self.reducer = Some(reducer);
         self
-    }
-
-    /// The bytes of the largest tensor that an operation of the step makes; any program of the step has memory for it.
-    pub fn largest_tensor(&self) -> Bytes {
-        let recording = &self.recorded.0;
-        let made = recording.operations.iter().flat_map(|one| one.outputs());
-        let bytes = made.map(|tensor| recording.tensors.value_bytes(tensor));
-        Bytes(bytes.max().unwrap_or_default())
-    }
-
-    /// Number of operations of the step.
-    pub fn operations(&self) -> usize {
-        self.recorded.0.operations.len()
     }
 
     /// Finds the fastest plan whose peak is within `budget`: a size such as `"2GiB"`, [`Bytes`], or a percentage such
@@ -424,7 +369,7 @@ where
         let mut state = OptimizerState::Whole;
         if divided.is_some() {
             // It stays so.
-            self.options.state = StateChoice::Sharded;
+            self.options.program.state = StateChoice::Sharded;
             state = OptimizerState::Sharded;
         }
         let mut planning = Planning {
