@@ -9,7 +9,8 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// The largest of the peaks before resets.
 static EARLIER_PEAKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a [`CountingAllocator`](crate::CountingAllocator) is the process's allocator. If not, all other numbers here are zero.
+/// Whether a [`CountingAllocator`](crate::CountingAllocator) is the process's allocator. If not, all other numbers here are
+/// zero.
 #[must_use]
 pub fn installed() -> bool {
     // A running Rust program has allocated memory, so a zero peak means that the allocator is not installed.

@@ -19,8 +19,8 @@
 //! several times in a training step with a tight budget.
 //!
 //! Files: `count.rs` counts, `blocks.rs` is where blocks come from, `pages.rs` keeps freed pages for large blocks,
-//! `system.rs` gets pages, `arena.rs` sets glibc's allocator up for small blocks, `reserve.rs` keeps memory for an allocation that fails,
-//! `gather.rs` makes threads hold their memory at the same time.
+//! `system.rs` gets pages, `arena.rs` sets glibc's allocator up for small blocks, `reserve.rs` keeps memory for an
+//! allocation that fails, `gather.rs` makes threads hold their memory at the same time.
 //!
 //! `unsafe` is what the trait it implements demands; beside it only `rekindle-cuda`, which calls the driver, has any.
 

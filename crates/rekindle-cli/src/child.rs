@@ -123,13 +123,11 @@ pub fn ask<T: DeserializeOwned>(command: &str, training: &TrainArgs) -> Result<T
     if let Ok(document) = serde_json::from_str::<InfeasibleDocument>(&ended.stdout) {
         let refused = document.infeasible;
         let smallest = advised(refused.smallest_of_all);
-        let message = format!(
-            "no plan fits {}; the smallest budget is {smallest}",
-            refused.budget
-        );
+        let budget = refused.budget;
+        let said = format!("no plan fits {budget}; the smallest budget is {smallest}");
         return Err(Failure {
-            message,
-            ..refused.into()
+            infeasible: Some(Box::new(refused)),
+            ..Failure::coded(ended.code, said)
         });
     }
     let document = serde_json::from_str::<ErrorDocument>(&ended.stdout);

@@ -16,12 +16,12 @@ use rekindle_train::{
     shortage::speaks_of_memory,
 };
 
-pub use self::process::{
-    check_address_space, note_plan, note_step, report_exhausted_memory, report_panics_as_bugs,
-};
 pub use self::{
     document::end,
     infeasible::{InfeasibleDocument, advised},
+    process::{
+        check_address_space, note_plan, note_step, report_exhausted_memory, report_panics_as_bugs,
+    },
 };
 use crate::{exit, terminal};
 
@@ -107,17 +107,14 @@ impl Failure {
 
 impl From<Infeasible> for Failure {
     fn from(error: Infeasible) -> Self {
+        let (planner, smallest) = match error.smallest_of_all < error.smallest {
+            true => ("--planner auto ", error.smallest_of_all),
+            false => ("", error.smallest),
+        };
+        let failure = Self::coded(exit::NO_PLAN, &error);
         Self {
-            infeasible: Some(Box::new(error.clone())),
-            ..Self::coded(exit::NO_PLAN, &error).help(
-                match error.smallest_of_all < error.smallest {
-                    true => format!(
-                        "try `--planner auto --budget {}`",
-                        advised(error.smallest_of_all)
-                    ),
-                    false => format!("try `--budget {}`", advised(error.smallest)),
-                },
-            )
+            infeasible: Some(Box::new(error)),
+            ..failure.help(format!("try `{planner}--budget {}`", advised(smallest)))
         }
     }
 }

@@ -39,8 +39,7 @@
 //! assert_eq!(losses[0], losses[1]);
 //! ```
 //!
-//! All ranks call the same functions in the same order, as in MPI.
-//! [`Reducer`] and its networks do not depend on burn.
+//! All ranks call the same functions in the same order, as in MPI. [`Reducer`] and its networks do not depend on burn.
 
 mod in_process;
 #[cfg(feature = "mpi")]

@@ -1,4 +1,4 @@
-//! Plans of a recorded step: what is asked of it, and why it is refused.
+//! Plans of a recorded step.
 
 use rekindle_plan::{Bytes, Planner};
 

@@ -1,7 +1,7 @@
 //! All code that depends on conversions that burn allows without guaranteeing them: autodiff tensors on the recording
 //! device (`device.rs`, `tensors.rs`, `node.rs`, `reads.rs`), and operations run by burn's interpreter (`interpreter.rs`).
-//! `known_gradient.rs` and `reduce/synchronised.rs` have the two operations of our own. `docs/upstream.md` lists the assumptions;
-//! `tests/suite/record/assumptions.rs` has a test for each assumption.
+//! `known_gradient.rs` and `reduce/synchronised.rs` have the two operations of our own. `docs/upstream.md` lists the
+//! assumptions; `tests/suite/record/assumptions.rs` has a test for each assumption.
 //!
 //! burn's capture device records operations instead of running them, and burn reports that it has no autodiff. But
 //! every operation of `Autodiff<Capture>` is dispatched, so leaves that are built by hand here also record burn's own

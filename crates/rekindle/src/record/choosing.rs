@@ -1,5 +1,5 @@
-//! Chooses kernels before a program runs, in little memory, if the program [allows](super::driver::ProgramOptions::dry_runs) dry
-//! runs: cubecl drops the launches of *all* threads meanwhile, so that another thread would read memory that nothing
+//! Chooses kernels before a program runs, in little memory, if the program
+//! [allows](super::driver::ProgramOptions::dry_runs) dry runs: cubecl drops the launches of *all* threads meanwhile, so that another thread would read memory that nothing
 //! wrote. Without dry runs, kernels are chosen by the operations that first need them, which measuring runs one at a
 //! time with trimmed pools.
 //!
@@ -338,10 +338,11 @@ mod tests {
     use cubecl_runtime::dry_run::dry_run;
 
     use super::*;
-    use crate::record::options::ProgramOptions;
     use crate::{
         meter::{MemoryReading, Meter, PeakMemory},
-        record::{bridge, places::Place, program::plain_order, update::Update},
+        record::{
+            bridge, options::ProgramOptions, places::Place, program::plain_order, update::Update,
+        },
     };
 
     /// A GPU's pools that note whether they are trimmed during a dry run.
@@ -377,16 +378,14 @@ mod tests {
         let batch = Tensor::<2>::ones([3, width], &device);
         let loss = |model: &nn::Linear, batch| model.forward(batch).mean();
         let pools = Arc::new(Pools::default());
+        let options = ProgramOptions {
+            dry_runs: allowed,
+            ..ProgramOptions::default()
+        };
         let recorded = crate::record(&model, &batch, loss).unwrap();
-        let mut recorded = recorded.with_meter(pools.clone());
-        if allowed {
-            let options = ProgramOptions {
-                dry_runs: true,
-                ..ProgramOptions::default()
-            };
-            recorded = recorded.with_program_options(options);
-        }
-        let step = recorded.within("1GiB").unwrap();
+        let recorded = recorded.with_meter(pools.clone());
+        let step = recorded.with_program_options(options).within("1GiB");
+        let step = step.unwrap();
         step.run(&model, batch).unwrap();
         pools.ran_dry.load(Relaxed)
     }

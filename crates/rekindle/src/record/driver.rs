@@ -94,10 +94,8 @@ where
 
     /// Identifies the recorded step: another model, batch or loss has another.
     pub fn fingerprint(&self) -> u64 {
-        self.state.borrow().plans[0]
-            .measured
-            .recording
-            .fingerprint()
+        let planned = &self.state.borrow().plans[0];
+        planned.measured.recording.fingerprint()
     }
 
     /// The measured cost of the optimizer's step, with the state that it did not have when the step was recorded.

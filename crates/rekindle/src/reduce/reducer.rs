@@ -193,8 +193,8 @@ pub fn named(ranks: &[usize]) -> String {
     }
 }
 
-/// A rank's part of `samples`; no ranks are one. Parts are contiguous, in order of rank, cover all samples, and differ in size by at most
-/// one.
+/// A rank's part of `samples`; no ranks are one. Parts are contiguous, in order of rank, cover all samples, and differ in
+/// size by at most one.
 ///
 /// ```
 /// use rekindle::reduce::part;

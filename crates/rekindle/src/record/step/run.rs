@@ -105,8 +105,9 @@ where
                     let value = interpreter.hand_out(&last);
                     interpreter.run(OperationIr::Drop(last));
                     let update = || lent.update(one, value, gradient, rate, optimizer);
-                    let place = |said| format!("{said}, in the update of `{}`", one.path);
-                    quiet::catch(update).map_err(|said| RecordError::Device(place(said)))
+                    quiet::catch(update).map_err(|said| {
+                        RecordError::Device(format!("{said}, in the update of `{}`", one.path))
+                    })
                 };
                 let interpreter = interpreter.as_mut();
                 let exchange = exchange.as_deref_mut();
