@@ -212,9 +212,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         device.seed(2);
         // The plain loop draws as the segments do.
         let seed = StepSeed::draw(&device);
-        let length = model.len() / segments;
+        let length = model.layers.len() / segments;
         let mut carry = input.clone();
-        for (stage, layer) in model.layers().iter().enumerate() {
+        for (stage, layer) in model.layers.iter().enumerate() {
             if stage % length == 0 && stage / length < segments {
                 device.seed(seed.segment(stage / length));
             }

@@ -175,7 +175,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .with_optimizer(&SgdConfig::new().init())
         .with_meter(opened.meter.clone());
     let mut step = recorded.plain()?;
-    let operations = step.graph().0.operations.len();
+    let operations = step.plan().operations;
     let plain_peak = step.plan().plain_peak;
     let mut plans = vec![("plain".to_owned(), None, Planner::None)];
     plans.extend(

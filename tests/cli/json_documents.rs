@@ -21,12 +21,15 @@ fn document(code: i32, arguments: &[&str]) -> Value {
 
 /// The examples of `docs/json.md`.
 fn examples() -> Vec<Value> {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md");
-    let page = fs::read_to_string(page).expect("docs/json.md");
-    let blocks = page.split("```json\n").skip(1);
-    let examples = blocks.map(|block| block.split("```").next().unwrap_or_default());
-    examples
-        .map(|example| serde_json::from_str(example).expect("an example is JSON"))
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples");
+    let files = fs::read_dir(folder).expect("a folder");
+    let files = files.map(|entry| entry.expect("an entry").path());
+    let files = files.filter(|path| path.extension().is_some_and(|end| end == "json"));
+    files
+        .map(|path| {
+            let text = fs::read_to_string(path).expect("an example");
+            serde_json::from_str(&text).expect("an example is JSON")
+        })
         .collect()
 }
 

@@ -19,6 +19,9 @@ mod flags;
 mod json_documents;
 mod max;
 mod no_downloads;
+mod pages;
+#[cfg(target_os = "linux")]
+mod power_loss;
 mod recovery;
 mod report;
 mod resident;

@@ -231,8 +231,19 @@ fn no_larger_budget_is_named_than_the_plain_run_takes() {
 
 #[test]
 fn the_budget_that_is_named_does_for_a_run_with_a_folder_too() {
-    let folder = folder(MLP);
-    for update in ["after", "in-backward"] {
+    // Writing the state of the one large parameter takes more than a step.
+    let large = r#"
+[data]
+synthetic = { shape = [8], target = { classes = 4 }, samples = 16 }
+[model]
+layers = [{ linear = { out = 60000 } }, "relu", { linear = { out = 4 } }]
+[train]
+steps = 2
+batch = 2
+optimizer = "adam"
+"#;
+    for (config, update) in [(MLP, "after"), (MLP, "in-backward"), (large, "in-backward")] {
+        let folder = folder(config);
         let train = ["train", "run.toml", "--device", "cpu", "--json"];
         let train = [&train[..], &["--update", update]].concat();
         let refused = rekindle(folder.path(), &[&train[..], &["--budget", "1kB"]].concat());

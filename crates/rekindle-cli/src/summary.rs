@@ -233,7 +233,7 @@ pub fn phases(record: &RunRecord, all: bool) -> Table {
             let memory = &reading.memory;
             table.add_row([
                 Cell::text((index == 0).then(|| step.step.to_string())),
-                reading.phase.name().into(),
+                reading.phase.into(),
                 Cell::bytes(memory.in_use_bytes),
                 Cell::bytes(memory.peak_in_use_bytes),
                 Cell::bytes(memory.reserved_bytes),
@@ -262,7 +262,7 @@ pub fn saved(record: &RunRecord) -> String {
     let saved = plain_peak - peak;
     let saved = (saved.0 as f64 > NOTHING * plain_peak.0 as f64).then_some(saved);
     match saved {
-        None if !plan.recomputes() => format!(
+        None if plan.repeated == 0 => format!(
             "Nothing was recomputed: this is the plain run, peak {}. `rekindle plan {} --frontier` lists smaller peaks.",
             measured.peak, record.name
         ),
@@ -271,7 +271,7 @@ pub fn saved(record: &RunRecord) -> String {
         ),
         Some(saved) => format!(
             "{} saves {saved} ({:.0}%): {how}peak {peak} instead of {plain_peak}, at {slowdown:.2}x the {how}step time.{compare}",
-            match plan.recomputes() {
+            match plan.repeated > 0 {
                 true => "Checkpointing",
                 false => "The plan recomputes nothing and",
             },
@@ -280,15 +280,11 @@ pub fn saved(record: &RunRecord) -> String {
     }
 }
 
-/// The run that `docs/json.md` has as an example, for tests of what is said of runs.
+/// The run among `docs/examples`, for tests of what is said of runs.
 #[cfg(test)]
 pub fn made_up_run() -> RunRecord {
-    let examples = include_str!("../../../docs/json.md")
-        .split("```json\n")
-        .skip(1);
-    let mut examples = examples.filter_map(|example| example.split("```").next());
-    let run = examples.find(|example| example.contains(rekindle_train::record::RUN_FORMAT));
-    RunRecord::from_json(run.expect("an example").as_bytes()).expect("a record")
+    let run = include_bytes!("../../../docs/examples/run.json");
+    RunRecord::from_json(run).expect("a record")
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl Bytes {
     pub const MAX: Bytes = Bytes(u64::MAX);
 
     /// Whether this is zero.
-    pub fn is_zero(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         *self == Bytes::ZERO
     }
 

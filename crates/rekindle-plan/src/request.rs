@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::bytes::Bytes;
 use crate::graph::Link;
 
-/// The planners. serde writes a planner's [name](Planner::name).
+/// The planners. serde writes a planner's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Planner {
     /// Everything once, in recorded order.
@@ -46,7 +46,7 @@ impl Planner {
     }
 
     /// The name, in lower case, without the number of segments.
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Planner::None => "none",
             Planner::Segments(_) => "segments",
@@ -84,6 +84,21 @@ impl<'de> Deserialize<'de> for Planner {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Planner, D::Error> {
         let name = String::deserialize(from)?;
         name.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Planner {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Planner".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "enum": Planner::ALL.map(Planner::name) })
     }
 }
 

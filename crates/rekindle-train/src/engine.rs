@@ -98,7 +98,7 @@ impl Engine {
         (rate, optimizer): (f64, &mut AnyOptimizer),
         device: &Device,
     ) -> Result<PartOutput, RunError> {
-        device.seed(seed.before());
+        device.seed(seed.segment(0));
         let part = match self.step.update() {
             Update::After => self.step.run(model, batch)?,
             Update::InBackward => self.step.run_updating(model, batch, rate, optimizer)?,

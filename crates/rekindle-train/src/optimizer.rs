@@ -33,8 +33,10 @@ use super::{
 use rekindle::{
     MasterWeights,
     dtype::Dtype,
-    record::{Optimizer, driver::Leaf},
-    reduce::Shards,
+    record::{
+        Optimizer,
+        driver::{Leaf, Shards},
+    },
     sequential::Sequential,
 };
 
@@ -108,8 +110,8 @@ impl AnyOptimizer {
         before_each: impl Fn(),
     ) -> Sequential<L> {
         let factor = self.factor(squares);
-        let mut updated = Vec::with_capacity(model.len());
-        for layer in model.into_layers() {
+        let mut updated = Vec::with_capacity(model.layers.len());
+        for layer in model.layers {
             before_each();
             updated.push(self.update(rate, layer, &mut gradients, factor));
         }

@@ -97,6 +97,19 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
+/// Creates a folder, and all above it that are missing, so that they outlast a crash.
+///
+/// # Errors
+///
+/// The system's error.
+pub fn create_folder(folder: &Path) -> io::Result<()> {
+    let missing = folder.ancestors().take_while(|one| !one.exists());
+    let missing: Vec<&Path> = missing.collect();
+    fs::create_dir_all(folder)?;
+    let mut named = missing.into_iter().filter(|one| one.file_name().is_some());
+    named.try_for_each(|one| sync_folder(folder_of(one)))
+}
+
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

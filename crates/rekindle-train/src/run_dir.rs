@@ -31,7 +31,7 @@ use super::{
     lock::Lock,
     progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
-    replace::{read_regular, remove_remains, replace},
+    replace::{create_folder, read_regular, remove_remains, replace},
     session::{Event, Tell},
     snapshot::Snapshot,
     snapshots::{self, Snapshots},
@@ -74,7 +74,7 @@ impl RunDir {
         let shown = folder.display();
         match self {
             Self::New(_) => {
-                fs::create_dir_all(folder).map_err(FileError::refused(folder, "created"))?;
+                create_folder(folder).map_err(FileError::refused(folder, "created"))?;
                 let lock = Lock::take(folder)?;
                 let begun = fs::metadata(folder.join(HISTORY))
                     .is_ok_and(|history| history.len() > StepRecord::COLUMNS.len() as u64);

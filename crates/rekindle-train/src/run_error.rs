@@ -111,7 +111,6 @@ pub enum RunError {
 )]
 pub struct Infeasible {
     /// The planner that was asked.
-    #[schemars(with = "String", extend("enum" = Planner::ALL.map(Planner::name)))]
     pub planner: Planner,
     /// The budget, everything counted.
     #[serde(rename = "budget_bytes")]

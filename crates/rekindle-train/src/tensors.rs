@@ -1,5 +1,5 @@
-//! A file of tensors in the format [safetensors](https://github.com/huggingface/safetensors), written and read one
-//! tensor at a time, so that no second copy of a model is held.
+//! A file of tensors in the format [safetensors](https://github.com/huggingface/safetensors), written in pieces and read
+//! one tensor at a time, so that no second copy of a model is held.
 //!
 //! ```text
 //! length of the header, 8 bytes, little-endian
@@ -10,10 +10,12 @@
 //! a budget of a few megabytes.
 
 use std::{
+    array::from_fn,
     cmp::Ordering,
     collections::{BTreeMap, HashSet},
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -21,7 +23,7 @@ use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{DType, Shape, Tensor, TensorData},
 };
-use rekindle::record::driver::catch;
+use rekindle::record::driver::{PIECE_BYTES, catch, pieces};
 use serde::{Deserialize, Serialize};
 
 use crate::{device::staging::Staging, file_error::FileError};
@@ -155,11 +157,26 @@ pub(crate) fn write_values(module: &impl Module, out: &mut impl Write) -> io::Re
         out: &'a mut W,
         result: io::Result<()>,
     }
+    impl<W: Write> Put<'_, W> {
+        /// Writes a tensor: as a whole, or a larger one in pieces, of which burn holds two copies.
+        fn put<const D: usize>(&mut self, tensor: Tensor<D>) -> io::Result<()> {
+            let (shape, value) = (tensor.shape(), tensor.dtype().size());
+            if shape.num_elements() * value <= 2 * PIECE_BYTES {
+                return self.out.write_all(tensor.into_data().as_bytes());
+            }
+            pieces(shape.as_slice(), value)
+                .into_iter()
+                .try_for_each(|piece| {
+                    let piece: [Range<usize>; D] = from_fn(|dim| piece[dim].clone());
+                    let data = tensor.clone().slice(piece).into_data();
+                    self.out.write_all(data.as_bytes())
+                })
+        }
+    }
     impl<W: Write> ModuleVisitor for Put<'_, W> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if self.result.is_ok() {
-                let data = param.val().into_data();
-                self.result = self.out.write_all(data.as_bytes());
+                self.result = self.put(param.val());
             }
         }
     }

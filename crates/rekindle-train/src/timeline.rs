@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use rekindle::record::{
-    StagedPlan, TimedExchange,
-    driver::{SpanReading, action},
+    TimedExchange,
+    driver::{SpanReading, StagedPlan, action},
 };
 
 /// One traced step. Where a batch runs in parts, its last part and the update.

@@ -182,7 +182,7 @@ impl Trial<'_> {
         batch: StepBatch,
         seed: StepSeed,
     ) -> (Tensor<1>, GradientsParams) {
-        self.device.seed(seed.before());
+        self.device.seed(seed.segment(0));
         let (loss, _) = loss_of_part(self.job.settings.accumulate)(model, batch);
         let gradients = GradientsParams::from_grads(loss.backward(), model);
         (loss.inner(), gradients)

@@ -103,7 +103,7 @@ where
     R: StepResult,
     F: FnOnce(A) -> R,
 {
-    let layers = model.layers();
+    let layers = &model.layers;
     if segments == 0 || segments > layers.len() {
         let layers = layers.len();
         return Err(CheckpointError::Segments { segments, layers });

@@ -17,7 +17,7 @@ use std::{fmt, str::FromStr};
 
 use burn::{
     module::{Module, ModuleMapper, Param},
-    tensor::{Device, FloatDType, Tensor},
+    tensor::{FloatDType, Tensor},
 };
 use serde::{Deserialize, Serialize};
 
@@ -46,20 +46,6 @@ impl Dtype {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
         }
-    }
-
-    /// The distance from 1 to the next larger number.
-    #[must_use]
-    pub fn epsilon(self) -> f64 {
-        self.float().finfo().epsilon
-    }
-
-    /// The types that a device supports.
-    #[must_use]
-    pub fn supported(device: &Device) -> Vec<Self> {
-        let mut all = Self::ALL.to_vec();
-        all.retain(|dtype| device.supports_dtype(dtype.float()));
-        all
     }
 
     /// Rounds all float tensors of the module, statistics included, to this type.

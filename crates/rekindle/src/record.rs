@@ -201,6 +201,5 @@ pub(crate) use places::{Place, apart, put_statistics, tensors};
 pub use plan_summary::{Offload, PlanSummary, StepExchange};
 pub use profile::StepProfile;
 pub use rekindle_plan::graph::{Exchanged, Link, Rate, Ring};
-pub use staged::StagedPlan;
 pub use step::Step;
 pub use update::{InBackwardBecause, Update};

@@ -48,7 +48,7 @@ pub(crate) mod reducer;
 pub(crate) mod rehearsal;
 mod sending;
 mod sharded;
-mod shards;
+pub(crate) mod shards;
 pub(crate) mod synchronised;
 
 pub use in_process::in_process;
@@ -57,5 +57,4 @@ pub use reducer::{Answer, Collective, Pending, ReduceError, Reducer, part};
 pub(crate) use sending::Sending;
 pub use sending::broadcast_parameters;
 pub use sharded::Sharded;
-pub use shards::Shards;
 pub use synchronised::synchronised_batch_norm;

@@ -15,7 +15,8 @@ use crate::{layer::Layer, record::marking, tensor_tree::TensorTree};
 /// changes no parameter's path or id in a record.
 #[derive(Debug, Clone)]
 pub struct Sequential<L> {
-    layers: Vec<L>,
+    /// The layers in order.
+    pub layers: Vec<L>,
 }
 
 impl<L> Sequential<L> {
@@ -23,35 +24,6 @@ impl<L> Sequential<L> {
     #[must_use]
     pub fn new(layers: Vec<L>) -> Self {
         Self { layers }
-    }
-
-    /// The layers in order.
-    #[must_use]
-    pub fn layers(&self) -> &[L] {
-        &self.layers
-    }
-
-    /// The layers in order, mutable.
-    pub fn layers_mut(&mut self) -> &mut [L] {
-        &mut self.layers
-    }
-
-    /// Returns the layers in order.
-    #[must_use]
-    pub fn into_layers(self) -> Vec<L> {
-        self.layers
-    }
-
-    /// Number of layers.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.layers.len()
-    }
-
-    /// Whether there is no layer.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.layers.is_empty()
     }
 
     /// Runs all layers as ordinary burn code, for inference and for the plain run that checkpointing is compared with.

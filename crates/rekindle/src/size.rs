@@ -131,8 +131,7 @@ impl Size {
     }
 
     /// The size as a user would type it, in the largest unit that gives a whole number.
-    #[must_use]
-    pub fn typed(self) -> String {
+    fn typed(self) -> String {
         const UNITS: [(&str, u64); 6] = [
             ("GiB", 1 << 30),
             ("GB", 1_000_000_000),
@@ -151,7 +150,7 @@ impl Size {
     }
 }
 
-/// Serializes as [typed](Size::typed).
+/// Serializes as a user would type it.
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.typed())

@@ -69,7 +69,7 @@ pub fn run(args: &VerifyArgs) -> Outcome {
     let tolerance = match device.device {
         DeviceId::Cpu => 0.0,
         DeviceId::Cuda(_) | DeviceId::Wgpu(_) => {
-            GPU_TOLERANCE.max(GPU_ULPS * config.training.dtype.epsilon())
+            GPU_TOLERANCE.max(GPU_ULPS * config.training.dtype.float().finfo().epsilon)
         }
     };
     let plans = plans(args, &config, &device)?;

@@ -10,6 +10,7 @@
 
 use std::{fs, path::Path};
 
+use rekindle_train::replace::create_folder;
 use serde_json::{Map, Value};
 
 use super::{SweepRecord, SweepRow, record::SWEEP_FORMAT};
@@ -31,7 +32,7 @@ pub fn read(folder: &Path) -> Result<SweepRecord, Failure> {
 /// Creates the folder if necessary. It must be empty and writable: this is checked now, before any row runs.
 pub fn open(folder: &Path) -> Outcome {
     let refused = |error: std::io::Error| Failure::file(folder, &error);
-    fs::create_dir_all(folder).map_err(refused)?;
+    create_folder(folder).map_err(refused)?;
     if fs::read_dir(folder).map_err(refused)?.next().is_some() {
         return Err(Failure::usage(format!(
             "{}: holds files already: name a new folder",

@@ -1,6 +1,6 @@
 //! Offloading tensors to host memory: the cost of the link, and the operations that use it.
 //!
-//! A graph [with transfers](Graph::with_transfers) has two more operations for each tensor that may be offloaded, after
+//! A graph [with transfers](Graph::linked) has two more operations for each tensor that may be offloaded, after
 //! all other operations, and one more tensor, its *host copy*, which takes no device bytes:
 //!
 //! | operation | reads | makes | seconds |
@@ -69,12 +69,8 @@ pub struct Link {
 }
 
 impl Graph {
-    /// The graph with transfers of these tensors: the `k`-th one's offload and fetch are the operations `n + 2k` and
-    /// `n + 2k + 1`, where n is the number of operations of `self`.
-    ///
-    /// # Errors
-    /// A tensor is given, a view or the base of one that runs once, made by an update, or not in the graph; or a rate is not a positive number.
-    pub fn with_transfers(&self, tensors: &[TensorId], link: &Link) -> Result<Graph, GraphError> {
+    /// The graph [`linked`](Self::linked) for these tensors.
+    fn with_transfers(&self, tensors: &[TensorId], link: &Link) -> Result<Graph, GraphError> {
         let mut graph = self.clone();
         let makers = self.transferable();
         for &tensor in tensors {
@@ -113,10 +109,12 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Like [`with_transfers`](Self::with_transfers); the graph itself if no tensor is offloaded.
+    /// The graph with transfers of these tensors: the `k`-th one's offload and fetch are the operations `n + 2k` and
+    /// `n + 2k + 1`, where n is the number of operations of `self`. It is the graph itself if no tensor is offloaded.
     ///
     /// # Errors
-    /// See [`with_transfers`](Self::with_transfers); also if tensors are offloaded without a link.
+    /// A tensor is given, a view or the base of one that runs once, made by an update, or not in the graph; a rate is
+    /// not a positive number; or there is no link.
     pub fn linked(
         &self,
         tensors: &[TensorId],

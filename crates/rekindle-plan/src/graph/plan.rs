@@ -18,7 +18,7 @@ pub struct GraphPlan {
     pub planner: Planner,
     /// The schedule over stages that the program was made from, if there is one.
     pub schedule: Option<Vec<Action>>,
-    /// The offloaded tensors. The program belongs to the graph [with transfers](Graph::with_transfers) of these.
+    /// The offloaded tensors. The program belongs to the graph [with transfers](Graph::linked) of these.
     pub offloaded: Vec<TensorId>,
 }
 
@@ -28,7 +28,7 @@ impl GraphPlan {
         schedule::segments(self.schedule.as_ref()?)
     }
 
-    /// The plan that runs these operations of the graph [with transfers](Graph::with_transfers) of `offloaded`.
+    /// The plan that runs these operations of the graph [with transfers](Graph::linked) of `offloaded`.
     ///
     /// # Errors
     /// The graph or the operations are invalid, or tensors are offloaded without a link.

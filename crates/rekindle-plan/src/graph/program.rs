@@ -103,16 +103,6 @@ impl Program {
         &self.operations
     }
 
-    /// The number of steps.
-    pub fn len(&self) -> usize {
-        self.operations.len()
-    }
-
-    /// Whether there is no step.
-    pub fn is_empty(&self) -> bool {
-        self.operations.is_empty()
-    }
-
     /// The tensors freed after a step: inputs last used there and unused outputs, each once. Outputs of the graph and
     /// given tensors are never freed.
     ///

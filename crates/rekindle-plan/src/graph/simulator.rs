@@ -266,7 +266,7 @@ pub(super) fn simulate_watched(
     let mut runs = vec![0_u32; graph.operations.len()];
     let mut run = Simulated {
         peak: graph.fixed_bytes,
-        resident: Vec::with_capacity(program.len()),
+        resident: Vec::with_capacity(program.operations().len()),
         ..Simulated::default()
     };
     for (step, &id) in program.operations().iter().enumerate() {

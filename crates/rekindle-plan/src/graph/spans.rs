@@ -38,7 +38,7 @@ pub struct Span {
 
 impl Stages {
     /// The spans of a program, in order; together they cover all its steps. An update belongs to the pass in which it
-    /// runs; transfers split a pass. `graph` is the one that was cut, possibly [with transfers](Graph::with_transfers).
+    /// runs; transfers split a pass. `graph` is the one that was cut, possibly [with transfers](Graph::linked).
     ///
     /// # Panics
     /// If the program was made for another graph than the one that was cut.

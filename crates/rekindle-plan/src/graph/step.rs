@@ -59,7 +59,7 @@ pub struct Tensor {
     pub given: bool,
     /// Must be there after the last operation.
     pub output: bool,
-    /// Of a tensor that lies in the host's memory, what it takes there; see [`Graph::with_transfers`].
+    /// Of a tensor that lies in the host's memory, what it takes there; see [`Graph::linked`].
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub host_bytes: Bytes,
 }
@@ -136,7 +136,9 @@ impl Graph {
     }
 
     /// The numbers of all operations, in recorded order.
-    pub fn operation_ids(&self) -> impl DoubleEndedIterator<Item = OperationId> + Clone + use<> {
+    pub(crate) fn operation_ids(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = OperationId> + Clone + use<> {
         (0..self.operations.len() as u32).map(OperationId)
     }
 
@@ -153,12 +155,12 @@ impl Graph {
     }
 
     /// The numbers of all tensors.
-    pub fn tensor_ids(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<> {
+    pub(crate) fn tensor_ids(&self) -> impl DoubleEndedIterator<Item = TensorId> + Clone + use<> {
         (0..self.tensors.len() as u32).map(TensorId)
     }
 
     /// Number of operations that are neither updates nor transfers; updates and transfers come after them.
-    pub fn recorded_operations(&self) -> usize {
+    pub(crate) fn recorded_operations(&self) -> usize {
         let recorded = |o: &Operation| o.updates.is_none() && o.transfer.is_none();
         self.operations.partition_point(recorded)
     }

@@ -8,7 +8,7 @@ use super::{Graph, OperationId, TensorId};
 pub struct GraphError(pub(crate) String);
 
 impl GraphError {
-    /// The error of a tensor that cannot have [transfers](Graph::with_transfers).
+    /// The error of a tensor that cannot have [transfers](Graph::linked).
     pub(super) fn not_transferable(tensor: TensorId) -> GraphError {
         GraphError(format!(
             "tensor {tensor} cannot be moved to the host: no operation of the step makes a storage for it"
@@ -25,7 +25,7 @@ impl GraphError {
 
 impl Graph {
     /// Checks that every tensor is given or made once, before it is read, and that sizes and times can be summed. There are
-    /// no transfers: only [`with_transfers`](Self::with_transfers) adds them, behind all other operations.
+    /// no transfers: only [`linked`](Self::linked) adds them, behind all other operations.
     ///
     /// # Errors
     /// The first violation, in recorded order.

@@ -10,6 +10,8 @@ use std::collections::{BTreeSet, BinaryHeap, HashSet};
 
 use rekindle_plan::graph::{Graph, Operation, TensorId};
 
+use super::tensor_ids;
+
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct State {
     /// Each storage's bytes and tensors; ordered, so that equal states are equal.
@@ -141,9 +143,7 @@ pub fn least_time_with_host(graph: &Graph, budget: u64, host: u64) -> Option<u64
         if !done.insert(state.clone()) {
             continue;
         }
-        let mut outputs = graph
-            .tensor_ids()
-            .filter(|t| graph.tensors[t.0 as usize].output);
+        let mut outputs = tensor_ids(graph).filter(|t| graph.tensors[t.0 as usize].output);
         if outputs.all(|t| state.holds(graph, t)) {
             return Some(seconds);
         }

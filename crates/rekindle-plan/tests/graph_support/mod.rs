@@ -8,7 +8,12 @@ pub mod exhaustive;
 pub mod graphs;
 pub mod naive;
 
-use rekindle_plan::{Bytes, Graph, GraphPlan, PlanError, Request, plan_graph};
+use rekindle_plan::{Bytes, Graph, GraphPlan, PlanError, Request, TensorId, plan_graph};
+
+/// The numbers of all tensors.
+pub fn tensor_ids(graph: &Graph) -> impl Iterator<Item = TensorId> + use<> {
+    (0..graph.tensors.len() as u32).map(TensorId)
+}
 
 /// The plan with the smallest peak that is found.
 pub fn leanest(graph: &Graph) -> GraphPlan {

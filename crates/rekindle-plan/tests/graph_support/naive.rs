@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use rekindle_plan::graph::{Graph, OperationId, TensorId};
 
+use super::tensor_ids;
+
 /// Peak and time of a list of operations, and what is resident after each.
 pub struct Naive {
     pub peak: u64,
@@ -37,8 +39,7 @@ pub fn simulate(graph: &Graph, list: &[OperationId]) -> Option<Naive> {
         resident: Vec::new(),
     };
     // Views of given tensors, which have no storage of their own.
-    let mut free: BTreeSet<TensorId> = graph
-        .tensor_ids()
+    let mut free: BTreeSet<TensorId> = tensor_ids(graph)
         .filter(|t| graph.tensors[t.0 as usize].given)
         .collect();
     for (step, id) in list.iter().enumerate() {
@@ -89,9 +90,7 @@ pub fn simulate(graph: &Graph, list: &[OperationId]) -> Option<Naive> {
         let held: u64 = storages.iter().map(|(bytes, _)| bytes).sum();
         run.resident.push(fixed + held);
     }
-    let mut outputs = graph
-        .tensor_ids()
-        .filter(|t| graph.tensors[t.0 as usize].output);
+    let mut outputs = tensor_ids(graph).filter(|t| graph.tensors[t.0 as usize].output);
     outputs
         .all(|t| free.contains(&t) || storages.iter().any(|(_, s)| s.contains(&t)))
         .then_some(run)

@@ -2,6 +2,7 @@
 use crate::graph_support::exhaustive::least_time_with_host;
 use crate::graph_support::graphs::{Sequence, any, equal_steps, training};
 use crate::graph_support::naive::{self, needed_after};
+use crate::graph_support::tensor_ids;
 use rekindle_plan::graph::{
     GraphPlan, Link, OperationId, PlanError, Program, Rate, TensorId, Transfer, plan_graph,
     simulate,
@@ -36,11 +37,7 @@ fn stored(graph: &Graph) -> Vec<TensorId> {
 
 /// The most bytes of copies that are still needed after any step, by looking ahead.
 fn host_peak(graph: &Graph, list: &[OperationId]) -> u64 {
-    let copies = || {
-        graph
-            .tensor_ids()
-            .filter(|t| graph.tensor(*t).host_bytes.0 > 0)
-    };
+    let copies = || tensor_ids(graph).filter(|t| graph.tensor(*t).host_bytes.0 > 0);
     let made = |step: usize, copy: TensorId| {
         let ran = list[..=step].iter();
         ran.rev()
@@ -74,7 +71,7 @@ impl Distance {
         let host = if random.below(2) == 0 { 6 } else { 1000 };
         let bytes_per_s = [1.0, f64::INFINITY][random.below(2) as usize];
         let link = link([random.below(4), random.below(4)], bytes_per_s, host);
-        let all = graph.with_transfers(&stored(graph), &link).unwrap();
+        let all = graph.linked(&stored(graph), Some(&link)).unwrap();
         for part in 2..5 {
             let budget = plain.peak.0 * part / 5;
             let best = least_time_with_host(&all, budget, host);
@@ -89,7 +86,7 @@ impl Distance {
             };
             let best = best.unwrap();
             let time = plan.simulated.time.0;
-            let graph = graph.with_transfers(&plan.offloaded, &link).unwrap();
+            let graph = graph.linked(&plan.offloaded, Some(&link)).unwrap();
             let list = plan.program.operations();
             let second = naive::simulate(&graph, list).unwrap();
             assert_eq!((plan.simulated.peak.0, time), (second.peak, second.seconds));
@@ -265,10 +262,10 @@ fn a_fetch_of_what_is_not_on_the_host_is_refused() {
     let graph = equal_steps(4);
     let link = link([0; 2], 4.0, 1000);
     let offloaded = vec![graph.operations[0].outputs[0]];
-    let linked = graph.with_transfers(&offloaded, &link).unwrap();
+    let linked = graph.linked(&offloaded, Some(&link)).unwrap();
     let fetch = OperationId(graph.operations.len() as u32 + 1);
     assert_eq!(linked.operation(fetch).transfer, Some(Transfer::Fetch));
-    let mut operations: Vec<OperationId> = graph.operation_ids().collect();
+    let mut operations = Program::recorded(&graph).unwrap().operations().to_vec();
     operations.insert(1, fetch);
     let plan =
         |link, operations, offloaded| GraphPlan::of_operations(&graph, link, operations, offloaded);
@@ -297,11 +294,11 @@ fn a_graph_with_transfers_of_its_own_is_refused() {
     let graph = equal_steps(4);
     let made = graph.operations[0].outputs[0];
     let link = link([0; 2], 1.0, 100);
-    let moving = graph.with_transfers(&[made], &link).unwrap();
+    let moving = graph.linked(&[made], Some(&link)).unwrap();
     let refused = plan_graph(&moving, &request(1000, link)).unwrap_err();
     assert!(refused.to_string().contains("is a transfer"), "{refused}");
-    let given = graph.tensor_ids().find(|t| graph.tensor(*t).given).unwrap();
-    let of_given = graph.with_transfers(&[given], &link).unwrap_err();
+    let given = tensor_ids(&graph).find(|t| graph.tensor(*t).given).unwrap();
+    let of_given = graph.linked(&[given], Some(&link)).unwrap_err();
     assert!(of_given.to_string().contains("cannot be moved to the host"));
 }
 

@@ -123,7 +123,8 @@ fn skips_across_everything_still_leave_borders() {
         })
         .collect();
     all.sort_unstable();
-    assert!(all.into_iter().eq(graph.operation_ids()));
+    let operations = 0..graph.operations.len() as u32;
+    assert!(all.into_iter().eq(operations.map(OperationId)));
 }
 
 /// Borders after operations 0 and 1. Operation 3 is the last that reads what operation 2 made, so 2 and 3 are the
@@ -225,7 +226,7 @@ fn a_plan_is_told_in_passes_of_stages() {
     ];
     assert_eq!(told, expected);
     let covered: usize = spans.iter().map(|span| span.steps.len()).sum();
-    assert_eq!(covered, plan.program.len());
+    assert_eq!(covered, plan.program.operations().len());
 
     let held = held(&graph, &plan.program, &spans);
     let peak = held.iter().map(|moment| moment.at_peak.total()).max();
@@ -291,7 +292,7 @@ fn transfers_part_the_passes_that_they_run_in() {
         host_bytes: Bytes(100),
         staging_bytes: Bytes(1),
     };
-    let linked = graph.with_transfers(&[state], &link).unwrap();
+    let linked = graph.linked(&[state], Some(&link)).unwrap();
     let (offload, fetch) = (7, 8);
     let operations = [0, 1, 2, offload, 3, 4, fetch, 5, 6].map(OperationId);
     let program = Program::new(&linked, operations.to_vec()).unwrap();

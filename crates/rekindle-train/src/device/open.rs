@@ -63,11 +63,12 @@ pub fn open(id: DeviceId, dtype: Dtype) -> Result<OpenDevice, Unavailable> {
         )]
         _ => return Err(Unavailable::not_built_in(id.feature())),
     };
-    let supported = Dtype::supported(&opened.device);
-    if supported.contains(&dtype) {
+    let supports = |dtype: &Dtype| opened.device.supports_dtype(dtype.float());
+    if supports(&dtype) {
         return Ok(opened);
     }
-    let names: Vec<String> = supported.iter().map(Dtype::to_string).collect();
+    let supported = Dtype::ALL.iter().filter(|dtype| supports(dtype));
+    let names: Vec<String> = supported.map(Dtype::to_string).collect();
     Err(Unavailable::setup(format!(
         "{id} does not compute in {dtype}; it does in {}: name one of these in `dtype` of [train], or by `--dtype`, or another \
          device",

@@ -225,7 +225,7 @@ fn add(skip: Value, value: Value) -> Value {
 /// only until one of them is updated, so a run [unties](untie) them before an update and ties them again after it: then
 /// the old weight is not kept beside the new one.
 pub(crate) fn tie(model: &mut Sequential<Stage>) {
-    let mut ops = model.layers().iter().flat_map(|stage| &stage.ops);
+    let mut ops = model.layers.iter().flat_map(|stage| &stage.ops);
     let embedding = ops.find_map(|op| match op {
         Op::Embedding(embedding) => Some(embedding.weight.clone()),
         _ => None,
@@ -253,7 +253,7 @@ fn for_each_tied(model: &mut Sequential<Stage>, mut change: impl FnMut(&mut Embe
             }
         }
     }
-    for stage in model.layers_mut() {
+    for stage in &mut model.layers {
         in_list(&mut stage.ops, &mut change);
     }
 }

@@ -15,8 +15,8 @@ use burn::{
     tensor::Device,
 };
 use rekindle::{
-    record::driver::catch,
-    reduce::{ReduceError, Shards},
+    record::driver::{Shards, catch},
+    reduce::ReduceError,
 };
 
 use super::AnyOptimizer;

@@ -22,7 +22,7 @@ use rekindle::{
     meter::Meter,
     record::{
         Comparison, Kernels,
-        driver::{ProgramOptions, Statistics},
+        driver::{PIECE_BYTES, ProgramOptions, Statistics},
         measured_link, record,
     },
     sequential::Sequential,
@@ -134,23 +134,23 @@ impl Built {
         Ok(Engine { step, _held: None })
     }
 
-    /// Peak memory of writing a snapshot or the weights: a parameter's state, copied to the host, and another
-    /// contiguous copy of one of its tensors. Ranks that may divide the state send it encoded, in a buffer that doubles
-    /// as it grows.
+    /// Peak memory of writing a snapshot or the weights: a parameter or two pieces of it, or its optimizer state, copied to the
+    /// host, and another contiguous copy of one of the state's tensors. Ranks that may divide the state send it encoded, in a
+    /// buffer that doubles as it grows. It counts without a folder, too, so that a budget does for the same run with one.
     fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
         let shards = !job.ranks.is_alone() && job.state().may_shard(job.budget().is_some());
-        if job.run_dir.is_none() && !shards {
-            return Bytes::ZERO;
-        }
         let parameters = tensors::list(&self.model);
         let sizes = parameters.iter().map(|one| one.shape.num_elements() as u64);
         let numbers = sizes.max().unwrap_or_default();
         let written = Bytes(WRITER_BYTES + parameters.len() as u64 * HANDLE_BYTES);
-        let contiguous = Bytes(numbers * Dtype::F32.bytes()) + written;
+        let tensor = Bytes(numbers * Dtype::F32.bytes());
         let on_host = meter.read().reserved_bytes.is_none();
-        let copies = if shards { 3 } else { 1 };
-        let copied = Bytes(job.settings.state_bytes(numbers).0 * copies);
-        contiguous + if on_host { copied } else { Bytes::ZERO }
+        let state = match job.settings.state_bytes(numbers) {
+            Bytes::ZERO => Bytes::ZERO,
+            _ if !on_host => tensor,
+            state => tensor + Bytes(state.0 * if shards { 3 } else { 1 }),
+        };
+        written + state.max(tensor.min(Bytes(2 * PIECE_BYTES as u64)))
     }
 
     /// The batch for measuring: the rank's first part of the run's first batch.

@@ -18,8 +18,7 @@ pub const FRONTIER_FORMAT: &str = "rekindle-frontier/2";
 pub struct Frontier {
     format: &'static str,
     /// The planner.
-    #[schemars(extend("enum" = Planner::ALL.map(Planner::name)))]
-    planner: String,
+    planner: Planner,
     /// The plans, from the smallest budget up; each has the smallest budget that it fits.
     pub points: Vec<PlanSummary>,
 }
@@ -39,7 +38,7 @@ impl Frontier {
         });
         Self {
             format: FRONTIER_FORMAT,
-            planner: planner.to_string(),
+            planner,
             points,
         }
     }

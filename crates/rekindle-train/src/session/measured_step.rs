@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{model::spec::ModelSpec, run_error::refused, settings::TrainSettings};
 use rekindle::record::{
-    Estimate, PlanSummary, RecordError, StagedPlan, StepProfile,
-    driver::{Extra, ExtraWork, plan_of_chain},
+    Estimate, PlanSummary, RecordError, StepProfile,
+    driver::{Extra, ExtraWork, StagedPlan, extra, plan_of_chain, plan_of_profile},
 };
 
 /// A measured training step, without its model.
@@ -141,7 +141,7 @@ impl MeasuredStep {
             let none = "the step has no recorded operations";
             return Err(RunError::Refused(none.into()));
         };
-        let plan = step.plan(None, file.order_of(step.recording)?)?;
+        let plan = plan_of_profile(step, None, file.order_of(step.recording)?)?;
         Ok(file.named(self.planned(plan)))
     }
 
@@ -182,7 +182,7 @@ impl MeasuredStep {
     /// If the plan is of another step.
     pub fn extra(&self, planned: &Planned) -> Result<Vec<Extra>, RunError> {
         if let (Some(profile), Some(order)) = (&self.profile, &planned.staged.order) {
-            return Ok(profile.step.extra(order)?);
+            return Ok(extra(&profile.step, order)?);
         }
         let actions = planned.actions();
         let again = self.chain.stages.iter().enumerate().map(|(place, stage)| {
@@ -208,7 +208,7 @@ impl MeasuredStep {
     /// A plan of one part of a batch.
     fn numbers(&self, request: &Request) -> Result<(PlanSummary, StagedPlan), RecordError> {
         match &self.profile {
-            Some(Profile { step, .. }) => step.plan(request.budget, request),
+            Some(Profile { step, .. }) => plan_of_profile(step, request.budget, request),
             None => plan_of_chain(&self.chain, request),
         }
     }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use rekindle_plan::{Action, Bytes, OptimizerCost, Parts, Seconds, Stage};
 
 use crate::timeline::at_update;
-use rekindle::record::{Offload, PlanSummary, StagedPlan, StepExchange};
+use rekindle::record::{Offload, PlanSummary, StepExchange, driver::StagedPlan};
 
 /// Number of stages that [`holders`] lists.
 const NAMED: usize = 5;

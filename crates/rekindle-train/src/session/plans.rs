@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{engine::Engine, history::PENDING, run_error::refused, settings::OnNonFinite};
 use rekindle::record::{
-    StagedPlan, Update,
-    driver::{Order, Wanted},
+    Update,
+    driver::{Order, StagedPlan, Wanted},
 };
 
 /// Memory for a run's folder: its paths and open files, the trace of a step, and waiting lines of two histories.

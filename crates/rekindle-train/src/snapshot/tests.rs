@@ -49,6 +49,16 @@ fn lengths_far_beyond_the_file_are_refused_before_memory_is_taken() {
     }
 }
 
+/// In pieces of 1,048 rows, and the rest.
+#[test]
+fn the_values_of_a_large_tensor_are_written_in_order() {
+    let config = LinearConfig::new(2200, 1000).with_bias(false);
+    let model: Linear = config.init(&Device::flex());
+    let mut written = Vec::new();
+    tensors::write_values(&model, &mut written).unwrap();
+    assert!(written == model.weight.val().into_data().as_bytes());
+}
+
 /// Adam, with all else that a snapshot may hold.
 fn adam() -> AnyOptimizer {
     AnyOptimizer::new(&TrainSettings {

@@ -251,7 +251,7 @@ fn a_gpu_computes_the_plain_run_or_refuses_the_type() {
         match verify(&job, plans, info.device, &mut |_| ()) {
             Ok(Verified { comparisons, .. }) => {
                 println!("{dtype} on {}: {comparisons:?}", info.name);
-                let tolerance = GPU_ULPS * dtype.epsilon();
+                let tolerance = GPU_ULPS * dtype.float().finfo().epsilon;
                 for comparison in comparisons {
                     assert!(comparison.loss <= tolerance);
                     assert!(comparison.gradients <= tolerance);

@@ -90,7 +90,7 @@ impl Parity<'_> {
         L: Layer<Input = A, Output = A>,
     {
         let mut largest = 0.0_f32;
-        for segments in (1..=model.len()).filter(|count| !self.few || *count == 2) {
+        for segments in (1..=model.layers.len()).filter(|count| !self.few || *count == 2) {
             let what = format!("{name}, {segments} segments");
             let plain = compare::plain(model, input, self.device, segments, &loss);
             let trace = compare::checkpointed(model, input, self.device, segments, &loss);

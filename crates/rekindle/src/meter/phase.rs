@@ -1,5 +1,7 @@
 //! The phases of a training step.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// A part of a training step.
@@ -19,16 +21,14 @@ pub enum Phase {
     Optimizer,
 }
 
-impl Phase {
-    /// The phase's name as tables show it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
             Self::ZeroGrad => "zero_grad",
             Self::Forward => "forward",
             Self::Loss => "loss",
             Self::Backward => "backward",
             Self::Optimizer => "optimizer",
-        }
+        })
     }
 }

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     meter::{Count, HostMeter, Meter, PoolMeter},
-    reduce::{Reducer, Shards},
+    reduce::{Reducer, shards::Shards},
     size::{Budget, Size},
     step_result::StepResult,
     tensor_tree::{TensorTree, device_of},
@@ -97,9 +97,9 @@ where
         self.with_updates(optimizer, Updates::One(Update::After))
     }
 
-    /// Like [`with_optimizer`](Self::with_optimizer), with any of these updates in a plan; [`Step::update`] returns its own. The
-    /// optimizer is measured for each, with only a part of each large parameter, so that measuring stays within a budget that
-    /// the gradients alone would exceed.
+    /// Like [`with_optimizer`](Self::with_optimizer), with any of these updates in a plan, which
+    /// [says](super::PlanSummary::update) which. The optimizer is measured for each, with only a part of each large
+    /// parameter, so that measuring stays within a budget that the gradients alone would exceed.
     #[doc(hidden)]
     #[must_use]
     pub fn with_updates<O: Optimizer>(mut self, optimizer: &O, updates: Updates) -> Self {

@@ -144,7 +144,7 @@ pub(super) fn choose(
         }
         taken += block.bytes;
     }
-    dry(program.program.len())?;
+    dry(program.program.operations().len())?;
     note_blocks(&new);
     recording.check_device(meter)
 }
@@ -177,7 +177,7 @@ fn run_dry(
     let room = planning.new_room();
     // Every step but the first starts with the previous step's buffers in the pools, so clean-ups happen at other
     // points, and these determine what is fused.
-    let whole = runs != Runs::Singly && until == program.program.len();
+    let whole = runs != Runs::Singly && until == program.program.operations().len();
     let steps = if whole { 2 } else { 1 };
     for _ in 0..steps {
         let mut started = started(recording, given.clone())?;

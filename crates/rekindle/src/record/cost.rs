@@ -101,7 +101,7 @@ impl Costs {
                     }
                 };
                 // Progress counts two passes, although there may be a third.
-                let steps = program.program.len();
+                let steps = program.program.operations().len();
                 progress(pass.min(1) * steps + place, LEAST_PASSES * steps);
                 let number = self.alike.group[run.number] as usize;
                 let group = &mut groups[number];
@@ -198,7 +198,7 @@ impl Costs {
             return Ok(self);
         }
         self.scratch_bytes = scratch_bytes.max(known.scratch_bytes);
-        let runs = LEAST_PASSES * program.program.len();
+        let runs = LEAST_PASSES * program.program.operations().len();
         let in_one_go = planning.time_pass(recording, program, &self, &start)?;
         progress(runs, runs);
         let [mut one_by_one, mut of_known] = [0.0; 2];

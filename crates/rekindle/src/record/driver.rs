@@ -1,18 +1,22 @@
 //! What the program `rekindle` asks of a recorded step, and nobody else: not a part of the library's promise.
 
 use burn::module::Module;
-use rekindle_plan::{Bytes, OptimizerCost, Planner};
+use rekindle_plan::{
+    Bytes, OptimizerCost, Planner,
+    graph::{Graph, Program},
+};
 
-use super::{RecordError, Recorded, StagedPlan, Step, StepProfile, ways::How};
+use super::{RecordError, Recorded, Step, StepProfile, Update, ways::How};
 pub use super::{
     error::held_at,
-    extra::{Extra, ExtraWork},
+    extra::{Extra, ExtraWork, extra},
+    host::{PIECE_BYTES, pieces},
     leaf::{Leaf, free_dead_nodes},
     optimizer_state::StateChoice,
     options::{PlanElsewhere, ProgramOptions, Wanted, with_reserve},
     output::SpanReading,
-    profile::plan_of_chain,
-    staged::{AlikeTensors, Order, SpanChange, action},
+    profile::{plan_of_chain, plan_of_profile},
+    staged::{AlikeTensors, Order, SpanChange, StagedPlan, action},
     update::Updates,
 };
 pub use crate::{
@@ -21,10 +25,11 @@ pub use crate::{
     reduce::{
         reducer::{TIME_LIMIT, agree, named},
         rehearsal::rehearsal,
+        shards::Shards,
     },
     statistics::{Before, Statistics},
 };
-use crate::{reduce::Shards, step_result::StepResult, tensor_tree::TensorTree};
+use crate::{step_result::StepResult, tensor_tree::TensorTree};
 
 #[doc(hidden)]
 impl<M, I, R, F> Recorded<'_, M, I, R, F>
@@ -58,6 +63,18 @@ where
     R: StepResult,
     F: Fn(&M, I) -> R,
 {
+    /// When the step updates its parameters; see [`PlanSummary::update`](super::PlanSummary::update).
+    pub fn update(&self) -> Update {
+        self.planning.way.update
+    }
+
+    /// The measured graph and the program of the last step, for inspection and for planning again.
+    pub fn graph(&self) -> (Graph, Program) {
+        let state = self.state.borrow();
+        let planned = &state.plans[0];
+        (planned.linked(), planned.prepared.program.clone())
+    }
+
     /// The assignment of parameters to ranks, if they divide the optimizer's state in this plan.
     pub fn shards(&self) -> Option<Shards> {
         self.planning.updates().shards

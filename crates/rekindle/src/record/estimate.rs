@@ -102,7 +102,7 @@ pub struct Estimate {
 /// })?;
 /// assert_eq!(estimate.trainable, 48 * (8192 * 8192 + 8192));
 /// let budget = Bytes(estimate.plain_peak.0 / 2);
-/// let (plan, _) = estimate.profile.plan(Some(budget), Planner::Auto)?;
+/// let plan = estimate.profile.plan(Some(budget), Planner::Auto)?;
 /// assert!(plan.predicted_peak <= budget && plan.repeated > 0);
 /// # Ok::<(), rekindle::record::RecordError>(())
 /// ```

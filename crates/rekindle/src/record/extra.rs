@@ -45,78 +45,76 @@ pub struct Extra {
     pub bytes: Bytes,
 }
 
-impl StepProfile {
-    /// What a plan does beyond the plain step, the longest first.
-    ///
-    /// # Errors
-    ///
-    /// If tensors are offloaded that this step cannot offload.
-    pub fn extra(&self, order: &Order) -> Result<Vec<Extra>, RecordError> {
-        let linked = self.graph.linked(&order.offloaded, self.link.as_ref());
-        let linked = linked.map_err(PlanError::from)?;
-        let mut runs = vec![0; linked.operations.len()];
-        for operation in &order.operations {
-            if let Some(runs) = runs.get_mut(operation.index()) {
-                *runs += 1;
-            }
+/// What a plan does beyond the plain step, the longest first.
+///
+/// # Errors
+///
+/// If tensors are offloaded that this step cannot offload.
+pub fn extra(step: &StepProfile, order: &Order) -> Result<Vec<Extra>, RecordError> {
+    let linked = step.graph.linked(&order.offloaded, step.link.as_ref());
+    let linked = linked.map_err(PlanError::from)?;
+    let mut runs = vec![0; linked.operations.len()];
+    for operation in &order.operations {
+        if let Some(runs) = runs.get_mut(operation.index()) {
+            *runs += 1;
         }
-        let waits = order.offloaded.iter().enumerate();
-        let waits: HashMap<TensorId, usize> = waits.map(|(place, &one)| (one, place)).collect();
-        let mut all: BTreeMap<_, Extra> = BTreeMap::new();
-        let mut add = |work, stage, operation: OperationId, times, seconds, bytes| {
-            let known = self.kind_of.get(operation.index());
-            let known = known.and_then(|kind| self.kinds.get(*kind as usize));
-            let (kind, shape) = match known {
-                Some((kind, shape)) => (kind.as_str(), shape.as_slice()),
-                None if linked.operation(operation).backward => ("backward", &[][..]),
-                None => ("forward", &[][..]),
-            };
-            let extra = all.entry((work, stage, kind, shape)).or_insert(Extra {
-                work,
-                kind: kind.to_owned(),
-                shape: shape.to_vec(),
-                stage,
-                count: 0,
-                times: 0,
-                seconds: Seconds::ZERO,
-                bytes: Bytes::ZERO,
-            });
-            extra.count += 1;
-            extra.times += times;
-            extra.seconds += seconds;
-            extra.bytes += bytes;
-        };
-        let stages = Stages::of_graph(&self.graph);
-        let recorded = self.graph.operations.len();
-        for stage in (0..=stages.chain().stages.len()).map(StageId) {
-            for id in stages.forward(stage).chain(stages.backward(stage)) {
-                let operation = linked.operation(id);
-                let made = operation
-                    .outputs
-                    .iter()
-                    .map(|&one| linked.tensor(one).bytes);
-                let again = runs[id.index()].max(1) - 1;
-                if again > 0 {
-                    let bytes = Bytes(made.sum::<Bytes>().0 * again as u64);
-                    let seconds = operation.seconds * again as f64;
-                    add(ExtraWork::Recompute, stage, id, again, seconds, bytes);
-                }
-                for (tensor, place) in operation
-                    .outputs
-                    .iter()
-                    .filter_map(|one| waits.get_key_value(one))
-                {
-                    let [to_host, back] = [0, 1].map(|way| recorded + 2 * place + way);
-                    let seconds = [to_host, back]
-                        .map(|one| linked.operations[one].seconds * runs[one] as f64);
-                    let bytes = Bytes(linked.tensor(*tensor).bytes.0 * runs[back] as u64);
-                    let seconds = seconds[0] + seconds[1];
-                    add(ExtraWork::Offload, stage, id, runs[back], seconds, bytes);
-                }
-            }
-        }
-        let mut all: Vec<Extra> = all.into_values().collect();
-        all.sort_by(|a, b| b.seconds.0.total_cmp(&a.seconds.0));
-        Ok(all)
     }
+    let waits = order.offloaded.iter().enumerate();
+    let waits: HashMap<TensorId, usize> = waits.map(|(place, &one)| (one, place)).collect();
+    let mut all: BTreeMap<_, Extra> = BTreeMap::new();
+    let mut add = |work, stage, operation: OperationId, times, seconds, bytes| {
+        let known = step.kind_of.get(operation.index());
+        let known = known.and_then(|kind| step.kinds.get(*kind as usize));
+        let (kind, shape) = match known {
+            Some((kind, shape)) => (kind.as_str(), shape.as_slice()),
+            None if linked.operation(operation).backward => ("backward", &[][..]),
+            None => ("forward", &[][..]),
+        };
+        let extra = all.entry((work, stage, kind, shape)).or_insert(Extra {
+            work,
+            kind: kind.to_owned(),
+            shape: shape.to_vec(),
+            stage,
+            count: 0,
+            times: 0,
+            seconds: Seconds::ZERO,
+            bytes: Bytes::ZERO,
+        });
+        extra.count += 1;
+        extra.times += times;
+        extra.seconds += seconds;
+        extra.bytes += bytes;
+    };
+    let stages = Stages::of_graph(&step.graph);
+    let recorded = step.graph.operations.len();
+    for stage in (0..=stages.chain().stages.len()).map(StageId) {
+        for id in stages.forward(stage).chain(stages.backward(stage)) {
+            let operation = linked.operation(id);
+            let made = operation
+                .outputs
+                .iter()
+                .map(|&one| linked.tensor(one).bytes);
+            let again = runs[id.index()].max(1) - 1;
+            if again > 0 {
+                let bytes = Bytes(made.sum::<Bytes>().0 * again as u64);
+                let seconds = operation.seconds * again as f64;
+                add(ExtraWork::Recompute, stage, id, again, seconds, bytes);
+            }
+            for (tensor, place) in operation
+                .outputs
+                .iter()
+                .filter_map(|one| waits.get_key_value(one))
+            {
+                let [to_host, back] = [0, 1].map(|way| recorded + 2 * place + way);
+                let seconds =
+                    [to_host, back].map(|one| linked.operations[one].seconds * runs[one] as f64);
+                let bytes = Bytes(linked.tensor(*tensor).bytes.0 * runs[back] as u64);
+                let seconds = seconds[0] + seconds[1];
+                add(ExtraWork::Offload, stage, id, runs[back], seconds, bytes);
+            }
+        }
+    }
+    let mut all: Vec<Extra> = all.into_values().collect();
+    all.sort_by(|a, b| b.seconds.0.total_cmp(&a.seconds.0));
+    Ok(all)
 }

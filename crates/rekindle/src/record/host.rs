@@ -22,7 +22,7 @@ use super::{
 };
 
 /// Maximum number of bytes per read.
-const PIECE_BYTES: usize = 4 << 20;
+pub const PIECE_BYTES: usize = 4 << 20;
 
 /// Bytes of the two tensors whose transfers are timed: one that takes little more than the latency, and one of at most
 /// two pieces.
@@ -100,7 +100,7 @@ fn read(tensor: &DispatchTensor, dtype: DType) -> Result<TensorData, RecordError
     let shape = burn_backend::TensorMetadata::shape(tensor);
     let mut bytes = Vec::with_capacity(shape.num_elements() * dtype.size());
     let mut held = dtype;
-    for ranges in pieces(whole(shape.as_slice()), dtype.size()) {
+    for ranges in pieces(shape.as_slice(), dtype.size()) {
         let data = of_rank!(tensor, D => {
             let ranges: [Range<usize>; D] = std::array::from_fn(|dimension| ranges[dimension].clone());
             let tensor = tensor.clone();
@@ -119,13 +119,13 @@ fn read(tensor: &DispatchTensor, dtype: DType) -> Result<TensorData, RecordError
     Ok(TensorData::from_bytes_vec(bytes, shape, held))
 }
 
-/// All of a tensor of this shape.
-fn whole(shape: &[usize]) -> Vec<Range<usize>> {
-    shape.iter().map(|&length| 0..length).collect()
+/// A tensor of this shape in pieces of at most [`PIECE_BYTES`], in the order of its values.
+pub fn pieces(shape: &[usize], value_bytes: usize) -> Vec<Vec<Range<usize>>> {
+    pieces_of(shape.iter().map(|&length| 0..length).collect(), value_bytes)
 }
 
-/// Divides a part of a tensor into pieces, in the order of its values.
-fn pieces(part: Vec<Range<usize>>, value_bytes: usize) -> Vec<Vec<Range<usize>>> {
+/// Divides a part of a tensor likewise.
+fn pieces_of(part: Vec<Range<usize>>, value_bytes: usize) -> Vec<Vec<Range<usize>>> {
     let values: usize = part.iter().map(Range::len).product();
     let longer = part.iter().position(|range| range.len() > 1);
     let Some(cut) = longer.filter(|_| values * value_bytes > PIECE_BYTES) else {
@@ -137,7 +137,7 @@ fn pieces(part: Vec<Range<usize>>, value_bytes: usize) -> Vec<Vec<Range<usize>>>
     let cut_at = |start: usize| {
         let mut piece = part.clone();
         piece[cut] = start..part[cut].end.min(start + rows);
-        pieces(piece, value_bytes)
+        pieces_of(piece, value_bytes)
     };
     starts.flat_map(cut_at).collect()
 }
@@ -223,7 +223,7 @@ mod tests {
             (vec![5, 1, 3], 3),
         ] {
             let mut read = Vec::new();
-            for ranges in pieces(whole(&shape), PIECE_BYTES / in_piece) {
+            for ranges in pieces(&shape, PIECE_BYTES / in_piece) {
                 let values: usize = ranges.iter().map(Range::len).product();
                 assert!((1..=in_piece).contains(&values), "{shape:?} in {in_piece}");
                 let lengths: Vec<usize> = ranges.iter().map(Range::len).collect();

@@ -20,7 +20,7 @@ use super::{
     rank::of_rank,
     recording::Recording,
 };
-use crate::reduce::{ReduceError, Sending, Shards};
+use crate::reduce::{ReduceError, Sending, shards::Shards};
 
 /// A model whose parameters are lent to a step. Parameters are found by their tensor numbers in the recording.
 pub(super) struct Lent {

@@ -20,7 +20,7 @@ use super::{
     update::Update,
     update_costs::UpdateCosts,
 };
-use crate::{meter::Meter, reduce::Shards};
+use crate::{meter::Meter, reduce::shards::Shards};
 
 /// Updates modules from gradients; measured by [`with_optimizer`](super::Recorded::with_optimizer).
 pub trait Optimizer: 'static {
@@ -39,6 +39,7 @@ pub trait Optimizer: 'static {
 
     /// The assignment of parameters to ranks, if ranks divide the updates: a step then makes only this rank's updates,
     /// and receives the others by [`Shards::share`].
+    #[doc(hidden)]
     fn shards(&self) -> Option<&Shards> {
         None
     }

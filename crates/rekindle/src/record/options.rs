@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     meter::{Count, Meter},
-    reduce::Shards,
+    reduce::shards::Shards,
 };
 
 /// Share of a budget that is withheld from plans: a step's peak varies a little from run to run, with the scratch
@@ -288,7 +288,7 @@ pub enum Wanted {
     },
     /// These operations of the recording, with transfers of some of its tensors.
     Operations {
-        /// The operations; numbers after the recording's are [transfers](Graph::with_transfers).
+        /// The operations; numbers after the recording's are [transfers](Graph::linked).
         operations: Vec<OperationId>,
         /// The offloaded tensors.
         offloaded: Vec<TensorId>,

@@ -22,10 +22,6 @@ use super::{
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlanSummary {
     /// The planner that found it, by the name that asks for it: `auto` for plans of single operations.
-    #[cfg_attr(
-        feature = "schema",
-        schemars(with = "String", extend("enum" = Planner::ALL.map(Planner::name)))
-    )]
     pub planner: Planner,
     /// The budget, also if it was given as a percentage of the plain peak; `null` without one.
     #[serde(rename = "budget_bytes")]
@@ -146,7 +142,7 @@ impl PlanSummary {
                 false => Update::InBackward,
             },
             in_backward_because: None,
-            operations: graph.recorded_operations(),
+            operations: graph.updates().start,
             repeated: run.repeated,
             offload: link.map(|link| Offload {
                 tensors: plan.offloaded.len(),
@@ -182,15 +178,9 @@ impl PlanSummary {
     /// Without recomputes and offloaded tensors, all stages are one segment.
     pub(super) fn divide(&mut self, stages: usize) {
         let last = stages.checked_sub(1);
-        let last = last.filter(|_| !self.recomputes() && self.moves().is_none());
+        let last = last.filter(|_| self.repeated == 0 && self.moves().is_none());
         let whole = last.map(|last| vec![(StageId(0), StageId(last))]);
         self.segments = self.segments.take().or(whole);
-    }
-
-    /// Whether anything is computed again.
-    #[must_use]
-    pub fn recomputes(&self) -> bool {
-        self.repeated > 0
     }
 
     /// Offloading, if any tensor is offloaded.

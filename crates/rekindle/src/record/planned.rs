@@ -27,7 +27,7 @@ use super::{
     update::Update,
     update_costs::UpdateCosts,
 };
-use crate::{meter::Phase, reduce::Shards};
+use crate::{meter::Phase, reduce::shards::Shards};
 
 /// The phase of a pass, given the phase before it.
 pub(super) fn phase_of(pass: SpanPass, before: Phase) -> Phase {

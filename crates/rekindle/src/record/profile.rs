@@ -71,8 +71,8 @@ impl StepProfile {
         }
     }
 
-    /// Plans like [`Step::set_budget`](super::Step::set_budget), for any kind of plan. The plan's stages have no names here, and its peak
-    /// includes the memory of the plan made where the step was measured.
+    /// Plans like [`Step::set_budget`](super::Step::set_budget). The plan's peak includes the memory of the plan made
+    /// where the step was measured.
     ///
     /// # Errors
     ///
@@ -80,19 +80,9 @@ impl StepProfile {
     pub fn plan(
         &self,
         budget: Option<Bytes>,
-        wanted: impl Into<Wanted>,
-    ) -> Result<(PlanSummary, StagedPlan), RecordError> {
-        let within = budget.map(|budget| without_reserve(budget, RESERVE));
-        let plan = wanted.into().plan(&self.graph, within, None, self.link);
-        let (plan, fits) = fitting(plan, self.update_bytes, within)?;
-        if !fits {
-            return Err(RecordError::Infeasible {
-                budget: budget.unwrap_or(Bytes::MAX),
-                smallest: with_reserve(plan.simulated.peak.max(self.update_bytes)),
-                floor: None,
-            });
-        }
-        self.shown(&Stages::of_graph(&self.graph), plan, budget)
+        planner: Planner,
+    ) -> Result<PlanSummary, RecordError> {
+        plan_of_profile(self, budget, planner).map(|(plan, _)| plan)
     }
 
     /// The smallest budget for which a planner has a plan.
@@ -103,7 +93,7 @@ impl StepProfile {
     pub fn smallest_budget(&self, planner: Planner) -> Result<Bytes, RecordError> {
         match self.plan(Some(Bytes::ZERO), planner) {
             Err(RecordError::Infeasible { smallest, .. }) => Ok(smallest),
-            plan => plan.map(|(plan, _)| plan.predicted_peak),
+            plan => plan.map(|plan| plan.predicted_peak),
         }
     }
 
@@ -133,6 +123,29 @@ impl StepProfile {
         };
         Ok((numbers, staged))
     }
+}
+
+/// Like [`StepProfile::plan`], for any kind of plan and also by stages, which have no names here.
+///
+/// # Errors
+///
+/// See [`StepProfile::plan`].
+pub fn plan_of_profile(
+    step: &StepProfile,
+    budget: Option<Bytes>,
+    wanted: impl Into<Wanted>,
+) -> Result<(PlanSummary, StagedPlan), RecordError> {
+    let within = budget.map(|budget| without_reserve(budget, RESERVE));
+    let plan = wanted.into().plan(&step.graph, within, None, step.link);
+    let (plan, fits) = fitting(plan, step.update_bytes, within)?;
+    if !fits {
+        return Err(RecordError::Infeasible {
+            budget: budget.unwrap_or(Bytes::MAX),
+            smallest: with_reserve(plan.simulated.peak.max(step.update_bytes)),
+            floor: None,
+        });
+    }
+    step.shown(&Stages::of_graph(&step.graph), plan, budget)
 }
 
 /// Plans for a chain alone and its own numbers, without a reserve. The operations are those of the graph that is

@@ -6,10 +6,7 @@ mod run;
 use std::{cell::RefCell, marker::PhantomData, rc::Rc};
 
 use burn::module::Module;
-use rekindle_plan::{
-    Bytes, Planner,
-    graph::{Graph, Program},
-};
+use rekindle_plan::{Bytes, Planner};
 
 use super::{
     Comparison, RecordError,
@@ -17,7 +14,6 @@ use super::{
     plan_summary::PlanSummary,
     planned::PlannedRecording,
     ranks::{StepRanks, failures},
-    update::Update,
     ways::How,
 };
 use crate::{reduce::Reducer, step_result::StepResult, tensor_tree::TensorTree};
@@ -120,18 +116,5 @@ where
     pub fn plan(&self) -> PlanSummary {
         let planned = &self.state.borrow().plans[0];
         planned.in_numbers(&self.planning, self.ranks.as_ref())
-    }
-
-    /// When the step updates its parameters: use [`run`](Self::run) for updates after the step, and
-    /// [`run_updating`](Self::run_updating) for updates in the backward pass.
-    pub fn update(&self) -> Update {
-        self.planning.way.update
-    }
-
-    /// The measured graph and the program of the last step, for inspection and for planning again.
-    pub fn graph(&self) -> (Graph, Program) {
-        let state = self.state.borrow();
-        let planned = &state.plans[0];
-        (planned.linked(), planned.prepared.program.clone())
     }
 }

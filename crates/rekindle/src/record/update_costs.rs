@@ -9,7 +9,7 @@ use burn::module::ParamId;
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{recording::Recording, update::Update};
-use crate::reduce::Shards;
+use crate::reduce::shards::Shards;
 
 /// The costs of parameter updates.
 #[derive(Clone, Default)]

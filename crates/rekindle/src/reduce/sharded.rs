@@ -6,10 +6,10 @@ use burn::{
     tensor::Device,
 };
 
-use super::{ReduceError, Reducer, Shards};
+use super::{ReduceError, Reducer, shards::Shards};
 use crate::record::Optimizer;
 
-/// An optimizer of which each of n ranks keeps about 1/n of the state, in [whole parameters](Shards) (ZeRO stage 1,
+/// An optimizer of which each of n ranks keeps about 1/n of the state, in whole parameters (ZeRO stage 1,
 /// Rajbhandari et al. 2020, arXiv 1910.02054). The resulting parameters are bit for bit those of an optimizer whose
 /// whole state is on every rank.
 ///

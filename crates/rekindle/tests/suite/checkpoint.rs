@@ -79,12 +79,12 @@ fn stages_run_twice_but_those_of_the_last_segment_once() {
         (3, [2, 2, 2, 2, 1, 1, 1]),
         (7, [2, 2, 2, 2, 2, 2, 1]),
     ] {
-        for layer in model.layers() {
+        for layer in &model.layers {
             layer.runs.store(0, Relaxed);
         }
         checkpoint_sequential(&model, segments, input(), mean_square).expect("fits");
         let counted: Vec<usize> = model
-            .layers()
+            .layers
             .iter()
             .map(|layer| layer.runs.load(Relaxed))
             .collect();
@@ -102,14 +102,14 @@ fn gradients_agree_with_finite_differences() {
     let input = input();
     let output = checkpoint_sequential(&model, 3, input.clone(), mean_square).expect("fits");
     let loss_with = |layer: usize, weights: Vec<f32>| -> f32 {
-        let mut layers = model.layers().to_vec();
+        let mut layers = model.layers.to_vec();
         let data = TensorData::new(weights, [WIDTH, WIDTH]);
         layers[layer].linear.weight =
             Param::from_tensor(Tensor::from_data(data, &Device::flex().autodiff()));
         let output = Sequential::new(layers).forward(input.clone());
         values(mean_square(output))[0]
     };
-    for (index, layer) in model.layers().iter().enumerate() {
+    for (index, layer) in model.layers.iter().enumerate() {
         let weights = values(layer.linear.weight.val());
         let gradient = output
             .gradients
@@ -135,7 +135,7 @@ fn gradients_agree_with_finite_differences() {
 
 #[test]
 fn frozen_parameters_get_no_gradient() {
-    let mut layers = model(4).layers().to_vec();
+    let mut layers = model(4).layers.to_vec();
     layers[0] = layers[0].clone().no_grad();
     layers[2] = layers[2].clone().no_grad();
     let model = Sequential::new(layers);
@@ -146,7 +146,7 @@ fn frozen_parameters_get_no_gradient() {
         let output =
             checkpoint_sequential(&model, segments, input.clone(), mean_square).expect("fits");
         assert_eq!(output.gradients.len(), plain.len());
-        for (index, layer) in model.layers().iter().enumerate() {
+        for (index, layer) in model.layers.iter().enumerate() {
             let of = |gradients: &GradientsParams| {
                 gradients.get::<2>(layer.linear.weight.id).map(values)
             };
@@ -171,14 +171,14 @@ fn frozen_first_segments_are_not_recomputed() {
         (4, [1, 1, 1, 1, 1, 1]),
         (6, [1, 1, 1, 1, 1, 1]),
     ] {
-        let mut layers = model(6).into_layers();
+        let mut layers = model(6).layers;
         for layer in &mut layers[..frozen] {
             *layer = layer.clone().no_grad();
         }
         let model = Sequential::new(layers);
         let output = checkpoint_sequential(&model, 3, input(), mean_square).expect("fits");
         let counted: Vec<usize> = model
-            .layers()
+            .layers
             .iter()
             .map(|layer| layer.runs.load(Relaxed))
             .collect();
@@ -265,7 +265,7 @@ fn wrapping_layers_changes_no_record() {
         layers: Sequential::new(make()),
     };
     let after = after.load_record(ModuleRecord::from_bytes(bytes).expect("a record"));
-    for (before, after) in before.layers.iter().zip(after.layers.layers()) {
+    for (before, after) in before.layers.iter().zip(&after.layers.layers) {
         assert_eq!(before.weight.id, after.weight.id);
         assert_eq!(values(before.weight.val()), values(after.weight.val()));
     }

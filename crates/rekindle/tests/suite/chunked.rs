@@ -124,7 +124,7 @@ fn half_types_compute_the_loss_in_f32() {
         let chunked = ChunkedCrossEntropy::new().with_chunks(3);
         let chunked = model.chunked(chunked, batch);
         assert_eq!(chunked.dtype(), DType::F32);
-        let rounding = 4.0 * dtype.epsilon() as f32;
+        let rounding = 4.0 * dtype.float().finfo().epsilon as f32;
         assert_same(
             &format!("{dtype}"),
             &whole,

@@ -199,7 +199,8 @@ fn by_way_of_the_host(graph: &Graph, program: &Program) -> Wanted {
     let mut offloaded = Vec::new();
     let first = graph.operations.len() as u32;
     // What is moved after and before each operation.
-    let mut moves: Vec<[Vec<OperationId>; 2]> = vec![Default::default(); program.len()];
+    let mut moves: Vec<[Vec<OperationId>; 2]> =
+        vec![Default::default(); program.operations().len()];
     for (place, &id) in program.operations().iter().enumerate() {
         let operation = graph.operation(id);
         for &input in &operation.inputs {

@@ -98,7 +98,7 @@ fn first_difference(
     simulated: &[Bytes],
     seen: &[Bytes],
 ) -> Option<String> {
-    assert_eq!(seen.len(), program.len());
+    assert_eq!(seen.len(), program.operations().len());
     let beside = seen.iter().zip(simulated);
     let beside: Vec<i64> = beside
         .map(|(seen, simulated)| seen.0 as i64 - simulated.0 as i64)
@@ -111,7 +111,7 @@ fn first_difference(
         if apart > HEADERS + updates * UPDATED || changed > HEADERS / 2 {
             return Some(format!(
                 "step {place} of {} (operation {id}): {} in use, {} simulated, {apart} bytes apart",
-                program.len(),
+                program.operations().len(),
                 seen[place],
                 simulated[place],
             ));

@@ -25,11 +25,11 @@ where
     A: TensorTree,
     L: Layer<Input = A, Output = A>,
 {
-    let length = model.len() / segments;
+    let length = model.layers.len() / segments;
     trained(model, device, |model| {
         let seed = StepSeed::draw(device);
         let mut activation = input.clone();
-        for (place, layer) in model.layers().iter().enumerate() {
+        for (place, layer) in model.layers.iter().enumerate() {
             if place % length == 0 && place / length < segments {
                 device.seed(seed.segment(place / length));
             }

@@ -113,6 +113,6 @@ pub fn transformer(depth: usize, device: &Device) -> Sequential<Transformer> {
 ///
 /// With two uses of each the order of a sum does not matter.
 pub fn tied(device: &Device) -> Sequential<Dense> {
-    let pair = mlp(2, device).into_layers();
+    let pair = mlp(2, device).layers;
     Sequential::new([pair.clone(), pair].concat())
 }

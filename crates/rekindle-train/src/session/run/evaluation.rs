@@ -85,7 +85,7 @@ impl Session<'_> {
             let size = batch.predictions();
             all.samples += batch.samples();
             let (mut value, targets) = to_device(batch, self.job.settings.dtype, &device);
-            for layer in model.layers() {
+            for layer in &model.layers {
                 self.engine.step.make_room(needed);
                 value = layer.forward(value);
             }

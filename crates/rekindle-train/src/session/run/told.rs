@@ -82,7 +82,7 @@ impl Session<'_> {
     fn worth_comparing(&self) -> bool {
         let plan = &self.planned.summary;
         let run = self.steps_here() as f64 * plan.predicted_time.0;
-        plan.recomputes() && run >= WORTH_COMPARING * plan.plain_time.0
+        plan.repeated > 0 && run >= WORTH_COMPARING * plan.plain_time.0
     }
 
     /// The plain run's cost, measured if requested or cheap, and if it fits; of one rank alone, as each rank would decide by

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExchangeReading {
     /// Time that the exchange added to the step: copies, and waiting for other ranks and the network. Updates after the
-    /// step exchange parameters later, with [`Shards::share`](crate::reduce::Shards::share).
+    /// step exchange parameters later.
     pub added: Duration,
     /// The network operations, in order.
     pub operations: Vec<TimedExchange>,

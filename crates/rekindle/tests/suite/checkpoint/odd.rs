@@ -165,7 +165,7 @@ fn odd_chains_equal_the_plain_run() {
         let kinds: Vec<Kind> = (0..depth)
             .map(|_| KINDS[random.random_range(0..KINDS.len())])
             .collect();
-        let mut layers = model(kinds.clone()).into_layers();
+        let mut layers = model(kinds.clone()).layers;
         let all = random.random_bool(0.1);
         for layer in &mut layers {
             if all || random.random_bool(0.2) {
@@ -203,7 +203,7 @@ fn a_loss_may_use_the_models_parameters() {
     const DEPTH: usize = 5;
     let (model, input) = (model([Kind::Plain; DEPTH]), input(4));
     let loss = |output| {
-        let weights = model.layers().iter().map(|layer| layer.linear.weight.val());
+        let weights = model.layers.iter().map(|layer| layer.linear.weight.val());
         weights.fold(loss(output), |sum, weight| {
             sum + weight.powf_scalar(2.0).sum()
         })
@@ -238,11 +238,11 @@ fn errors_leave_nothing_behind() {
         ];
         let (model, input) = (model(kinds), input(4));
         let forget = || {
-            for layer in model.layers() {
+            for layer in &model.layers {
                 layer.runs.store(0, Relaxed);
             }
         };
-        let cheat = |cheats| model.layers()[1].cheats.store(cheats, Relaxed);
+        let cheat = |cheats| model.layers[1].cheats.store(cheats, Relaxed);
         let first = step(&model, &input);
         let mut in_use = 0;
         for number in 0..50 {

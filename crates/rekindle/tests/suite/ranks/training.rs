@@ -10,8 +10,11 @@ use burn::{
 };
 use rekindle::{
     Sharded,
-    record::{Optimizer, Update, driver::Wanted},
-    reduce::{ReduceError, Reducer, Shards, broadcast_parameters, part},
+    record::{
+        Optimizer, Update,
+        driver::{Shards, Wanted},
+    },
+    reduce::{ReduceError, Reducer, broadcast_parameters, part},
 };
 use rekindle_plan::{
     Bytes, Planner, Request,

@@ -52,7 +52,7 @@ fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
     assert!(smallest < peak);
     let budget = Bytes((smallest.0 + peak.0) / 2);
     let plan = estimate.profile.plan(Some(budget), Planner::Auto);
-    let (plan, _) = plan.expect("fits");
+    let plan = plan.expect("fits");
     assert!(plan.predicted_peak <= budget, "{plan}");
     // Forward and two products in the backward; the input wants no gradient.
     let product = 2.0 * (ROWS * WIDTH * WIDTH) as f64;
