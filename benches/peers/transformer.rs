@@ -175,8 +175,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .with_optimizer(&SgdConfig::new().init())
         .with_meter(opened.meter.clone());
     let mut step = recorded.plain()?;
-    let operations = step.plan().operations;
-    let plain_peak = step.plan().plain_peak;
+    let plan = step.plan();
+    let (operations, plain_peak) = (plan.operations, plan.plain_peak);
     let mut plans = vec![("plain".to_owned(), None, Planner::None)];
     plans.extend(
         args.segments

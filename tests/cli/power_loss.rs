@@ -3,19 +3,12 @@
 
 use std::{fs, io, path::Path, process::Command};
 
-use tempfile::TempDir;
+use crate::support::folder;
 
-const CONFIG: &str = r#"
-[data]
-synthetic = { shape = [8], target = { classes = 4 }, samples = 64 }
-[model]
-layers = [{ linear = { out = 16 } }, "relu", { linear = { out = 4 } }]
-[train]
-steps = 2
-batch = 16
-[run]
-snapshot_every = 1
-"#;
+const CONFIG: &str = concat!(
+    include_str!("../../configs/parity/mlp.toml"),
+    "\n[run]\nsnapshot_every = 1\n"
+);
 
 /// A system call about the content or the names of files.
 #[derive(Debug, PartialEq)]
@@ -74,9 +67,8 @@ fn traced(folder: &Path) -> Option<Vec<Call>> {
 
 #[test]
 fn a_file_is_on_the_disk_before_it_takes_its_place() {
-    let folder = TempDir::new().expect("a folder");
+    let folder = folder(CONFIG);
     let top = folder.path().canonicalize().expect("a path");
-    fs::write(top.join("run.toml"), CONFIG).expect("written");
     let Some(calls) = traced(&top) else {
         println!("skipped: there is no `strace`, or it may not trace");
         return;

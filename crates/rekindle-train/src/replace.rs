@@ -103,11 +103,11 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
 ///
 /// The system's error.
 pub fn create_folder(folder: &Path) -> io::Result<()> {
-    let missing = folder.ancestors().take_while(|one| !one.exists());
-    let missing: Vec<&Path> = missing.collect();
+    let missing = |one: &&Path| !one.as_os_str().is_empty() && !one.exists();
+    let missing: Vec<&Path> = folder.ancestors().take_while(missing).collect();
     fs::create_dir_all(folder)?;
-    let mut named = missing.into_iter().filter(|one| one.file_name().is_some());
-    named.try_for_each(|one| sync_folder(folder_of(one)))
+    let mut above = missing.into_iter().map(folder_of);
+    above.try_for_each(sync_folder)
 }
 
 fn folder_of(path: &Path) -> &Path {

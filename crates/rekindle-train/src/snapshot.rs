@@ -7,10 +7,10 @@
 //! | the optimizer's state | `optimizer.PATH.NAME`: tensors in `f32` of the shape of the parameter at that path |
 //! | CRC-32 of everything before | the last tensor, `checksum` |
 //!
-//! Memory: a parameter or two pieces of it, then, on the host, copies of one parameter's optimizer state, and another copy of one
-//! tensor while burn aligns it: two times the largest parameter for SGD with momentum, three times for Adam, and one more with master weights. There
-//! are no gradients when a snapshot is taken, so this stays below the optimizer's own peak if no parameter is more than
-//! a third of the model (a sixth with master weights). Cost: the optimizer's state is read twice when a snapshot is
+//! Memory: a parameter or two pieces of it, then, on the host, copies of one parameter's optimizer state, and another
+//! copy of one tensor while burn aligns it: two times the largest parameter for SGD with momentum, three times for Adam,
+//! and one more with master weights. There are no gradients when a snapshot is taken, so this stays below the
+//! optimizer's own peak if no parameter is more than a third of the model (a sixth with master weights). Cost: the optimizer's state is read twice when a snapshot is
 //! written, because the header comes first, and the file is read twice when it is opened, so that damage is detected
 //! before the content is used.
 

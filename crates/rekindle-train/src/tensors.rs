@@ -28,6 +28,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{device::staging::Staging, file_error::FileError};
 
+/// Bytes of a tensor up to which it is written as a whole: burn holds two copies of each piece of a larger one.
+pub(crate) const MOST_COPIED: usize = 2 * PIECE_BYTES;
+
 /// The most bytes of a header, as in the format's own library.
 const MOST_HEADER: u64 = 100_000_000;
 
@@ -158,10 +161,9 @@ pub(crate) fn write_values(module: &impl Module, out: &mut impl Write) -> io::Re
         result: io::Result<()>,
     }
     impl<W: Write> Put<'_, W> {
-        /// Writes a tensor: as a whole, or a larger one in pieces, of which burn holds two copies.
         fn put<const D: usize>(&mut self, tensor: Tensor<D>) -> io::Result<()> {
             let (shape, value) = (tensor.shape(), tensor.dtype().size());
-            if shape.num_elements() * value <= 2 * PIECE_BYTES {
+            if shape.num_elements() * value <= MOST_COPIED {
                 return self.out.write_all(tensor.into_data().as_bytes());
             }
             pieces(shape.as_slice(), value)

@@ -18,6 +18,16 @@ impl StepSeed {
         Self(mix(mix(run) ^ step))
     }
 
+    /// The root seed for one of the ranks that share a step. Rank 0 draws the same numbers as a single process.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_rank(self, rank: usize) -> Self {
+        match rank {
+            0 => self,
+            rank => Self(mix(mix(self.0) ^ rank as u64)),
+        }
+    }
+
     /// A root seed drawn from the device's own generator, so that [`Device::seed`] determines it.
     pub fn draw(device: &Device) -> Self {
         let range = Distribution::Uniform(0.0, f64::from(1 << 24));
@@ -59,10 +69,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_seeds_of_a_run_are_equal() {
-        // Of some steps of four ranks.
-        let roots = (0..100).map(|one| StepSeed::new(1, ((one % 4) << 48) | (one / 4)));
-        let seeds = roots.flat_map(|root| [root.segment(0), root.segment(1), root.after()]);
+    fn ranks_draw_other_numbers_and_the_first_those_of_a_process_alone() {
+        let root = StepSeed::new(1, 2);
+        assert_eq!(root.of_rank(0), root);
+        let seeds = (0..100).map(|rank| root.of_rank(rank)).flat_map(|root| {
+            let [first, second] = [0, 1].map(|segment| root.segment(segment));
+            [first, second, root.after()]
+        });
         assert_eq!(seeds.collect::<HashSet<u64>>().len(), 300);
     }
 }

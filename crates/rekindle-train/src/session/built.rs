@@ -22,7 +22,7 @@ use rekindle::{
     meter::Meter,
     record::{
         Comparison, Kernels,
-        driver::{PIECE_BYTES, ProgramOptions, Statistics},
+        driver::{ProgramOptions, Statistics},
         measured_link, record,
     },
     sequential::Sequential,
@@ -134,9 +134,10 @@ impl Built {
         Ok(Engine { step, _held: None })
     }
 
-    /// Peak memory of writing a snapshot or the weights: a parameter or two pieces of it, or its optimizer state, copied to the
-    /// host, and another contiguous copy of one of the state's tensors. Ranks that may divide the state send it encoded, in a
-    /// buffer that doubles as it grows. It counts without a folder, too, so that a budget does for the same run with one.
+    /// Peak memory of writing a snapshot or the weights: a parameter or two pieces of it, or its optimizer state, copied
+    /// to the host, and another contiguous copy of one of the state's tensors. Ranks that may divide the state send it
+    /// encoded, in a buffer that doubles as it grows. It counts without a folder, too, so that a budget does for the
+    /// same run with one.
     fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
         let shards = !job.ranks.is_alone() && job.state().may_shard(job.budget().is_some());
         let parameters = tensors::list(&self.model);
@@ -150,7 +151,7 @@ impl Built {
             _ if !on_host => tensor,
             state => tensor + Bytes(state.0 * if shards { 3 } else { 1 }),
         };
-        written + state.max(tensor.min(Bytes(2 * PIECE_BYTES as u64)))
+        written + state.max(tensor.min(Bytes(tensors::MOST_COPIED as u64)))
     }
 
     /// The batch for measuring: the rank's first part of the run's first batch.

@@ -89,9 +89,7 @@ impl Session<'_> {
         let scaler = &self.optimizer.scaler;
         let batch = step_batch(batch, self.job.settings.dtype, scaler, &self.device);
         before.end(Phase::ZeroGrad);
-        // Rank 0 draws what a process alone would.
-        let of_rank = (self.job.ranks.rank() as u64) << 48;
-        let seed = StepSeed::new(self.job.settings.seed, of_rank | run);
+        let seed = StepSeed::new(self.job.settings.seed, run).of_rank(self.job.ranks.rank());
         let update = (rate, &mut self.optimizer);
         let part = self
             .engine

@@ -160,7 +160,8 @@ where
                 auxiliary_now = Some(look.1);
                 place
             } else {
-                let recorded = bridge::take(model, &places, batch, &self.step, self.update())?;
+                let recorded =
+                    bridge::take(model, &places, batch, &self.step, self.planning.way.update)?;
                 begun = begun.max(peak());
                 let same = |plan: &Rc<PlannedRecording<_>>| {
                     is_of(plan, &places) && plan.measured.recording.same_as(&recorded.0)

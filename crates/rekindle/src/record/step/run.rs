@@ -173,9 +173,9 @@ where
         model: &M,
         batch: &I,
     ) -> Result<Current<R::Auxiliary>, RecordError> {
-        if self.update() != update {
+        if self.planning.way.update != update {
             return Err(RecordError::OtherUpdate {
-                update: self.update(),
+                update: self.planning.way.update,
             });
         }
         // Dead nodes of the last update would only be freed by a backward pass, and a recorded step runs none.
@@ -319,7 +319,7 @@ where
         while let Some(summed) = exchange.next()? {
             for (place, gradient) in summed {
                 let one = &recording.parameters[place];
-                match self.update() {
+                match self.planning.way.update {
                     Update::After => {
                         let number = one.gradient;
                         done.tensors.extend(number.map(|number| (number, gradient)));
