@@ -242,7 +242,17 @@ steps = 2
 batch = 2
 optimizer = "adam"
 "#;
-    for (config, update) in [(MLP, "after"), (MLP, "in-backward"), (large, "in-backward")] {
+    // So does the bookkeeping for each of 122 small ones.
+    let many = large.replace(
+        "{ linear = { out = 60000 } }, \"relu\"",
+        "{ repeat = { times = 60, layers = [{ linear = { out = 8 } }, \"relu\"] } }",
+    );
+    for (config, update) in [
+        (MLP, "after"),
+        (MLP, "in-backward"),
+        (large, "in-backward"),
+        (&many, "in-backward"),
+    ] {
         let folder = folder(config);
         let train = ["train", "run.toml", "--device", "cpu", "--json"];
         let train = [&train[..], &["--update", update]].concat();
@@ -256,6 +266,18 @@ optimizer = "adam"
         assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
         let peak = document(&output)["measured_peak_bytes"].as_u64();
         assert!(peak <= Some(smallest), "{update}: {peak:?} of {smallest}");
+        if config == large {
+            let estimate = ["estimate", "run.toml", "--device", "cpu", "--json"];
+            let estimate = document(&rekindle(folder.path(), &estimate));
+            let parts = estimate["plain"]["peak"].as_object().expect("parts");
+            let sum: u64 = parts.values().filter_map(serde_json::Value::as_u64).sum();
+            assert_eq!(estimate["plain"]["predicted_peak_bytes"], sum, "{parts:?}");
+            let measured = peak.expect("bytes");
+            assert!(
+                sum.abs_diff(measured) <= measured / 20,
+                "{sum}, {measured} measured"
+            );
+        }
     }
 }
 

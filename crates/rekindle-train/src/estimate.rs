@@ -5,7 +5,7 @@ use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{
     chunks::check_loss_chunks, engine::loss_of_part, loss::TargetTensor, loss_scale::LossScale,
-    session::RunError, settings::TrainSettings, update::check_update,
+    session::RunError, settings::TrainSettings, snapshot, update::check_update,
 };
 use crate::{
     data::{TargetKind, ahead::held_bytes},
@@ -98,6 +98,10 @@ impl Estimated<'_> {
             update: settings.update.fixed().unwrap_or_default(),
             kernels,
             optimizer: &|numbers| update_cost(settings, numbers),
+            between: &|parameters, largest| {
+                let on_host = matches!(kernels, Kernels::Host { .. });
+                snapshot::taken_bytes(settings, parameters, largest, on_host, ranks > 1)
+            },
             held: held + accumulated + on_host,
         };
         let loss = loss_of_part(settings.accumulate);

@@ -25,6 +25,8 @@ use burn::{
     tensor::Tensor,
 };
 
+pub(crate) use saved::Forms;
+
 use super::{
     finite,
     loss_scale::LossScaler,

@@ -30,7 +30,8 @@ use burn::{
     tensor::{DType, Device},
 };
 use flate2::CrcWriter;
-use rekindle::record::driver::catch;
+use rekindle::{dtype::Dtype, record::driver::catch};
+use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -39,13 +40,21 @@ use super::{
     device::staging::Staging,
     file_error::FileError,
     fingerprint::first_difference,
-    optimizer::AnyOptimizer,
+    optimizer::{AnyOptimizer, Forms},
     progress::Progress,
+    settings::TrainSettings,
     tensors::{self, Header, Listed, Tensors},
 };
 
-const FORMAT: &str = "rekindle-snapshot/4";
+const FORMAT: &str = "rekindle-snapshot/5";
 const CHECKSUM: &str = "checksum";
+
+/// Memory of a file writer: its buffer of 8 KiB, and the file system calls.
+const WRITER_BYTES: u64 = 12 << 10;
+
+/// Memory per parameter: handles in the copy of the model, its name, and its lines in a header.
+const HANDLE_BYTES: u64 = 2 << 10;
+
 /// Names inside a parameter's state start with nothing.
 pub(crate) const STATE_PREFIX: &str = "";
 
@@ -56,17 +65,39 @@ struct About {
     progress: Progress,
     /// A dynamic scale, and steps since it changed.
     loss_scale: Option<(f64, u32)>,
-    /// By the parameters' paths.
-    states: BTreeMap<String, Form>,
+    /// What states look like.
+    forms: Vec<Form>,
+    /// The place of each state's form, by the parameters' paths.
+    states: BTreeMap<String, usize>,
 }
 
-/// A parameter's optimizer state without its values.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A parameter's optimizer state without its values. Most parameters' are equal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Form {
     /// Names of its tensors.
     pub(crate) tensors: Vec<String>,
     /// Its scalars by name.
     pub(crate) scalars: Value,
+}
+
+/// Peak memory of writing a snapshot or the weights of so many parameters and statistics, the largest of so many
+/// numbers: a parameter or two pieces of it, or its optimizer state, copied to the host, and another contiguous copy of
+/// one of the state's tensors. Ranks that divide the state send it encoded, in a buffer that doubles as it grows.
+pub(crate) fn taken_bytes(
+    settings: &TrainSettings,
+    parameters: usize,
+    largest: u64,
+    on_host: bool,
+    sharded: bool,
+) -> Bytes {
+    let written = Bytes(WRITER_BYTES + parameters as u64 * HANDLE_BYTES);
+    let tensor = Bytes(largest * Dtype::F32.bytes());
+    let state = match settings.state_bytes(largest) {
+        Bytes::ZERO => Bytes::ZERO,
+        _ if !on_host => tensor,
+        state => tensor + Bytes(state.0 * if sharded { 3 } else { 1 }),
+    };
+    written + state.max(tensor.min(Bytes(tensors::MOST_COPIED as u64)))
 }
 
 /// Writes a model whose statistics are up to date, and its optimizer.
@@ -79,34 +110,36 @@ pub(crate) fn put(
 ) -> io::Result<()> {
     let mut out = CrcWriter::new(out);
     let listed = tensors::list(model);
-    let mut forms = optimizer.forms()?;
+    let Forms { all, mut of } = optimizer.forms()?;
     // A tensor at two paths has one state, at the first.
-    let with_form = |one: &Listed| Some((one.path.clone(), forms.remove(&one.id)?));
+    let with_form = |one: &Listed| Some((one.path.clone(), of.remove(&one.id)?));
     let about = About {
         fingerprint: fingerprint.to_owned(),
         progress: progress.clone(),
         loss_scale: optimizer.scaler.saved(),
         states: listed.iter().filter_map(with_form).collect(),
+        forms: all,
     };
     let metadata = [
         ("format", FORMAT.to_owned()),
         ("run", serde_json::to_string(&about)?),
     ];
-    let mut header = Header::default();
-    header.entry("__metadata__", &BTreeMap::from(metadata))?;
-    for one in &listed {
-        header.add(&one.path, one.dtype, &one.shape)?;
-    }
+    let metadata = BTreeMap::from(metadata);
     let states = listed
         .iter()
-        .filter_map(|one| Some((one, about.states.get(&one.path)?)));
-    for (one, form) in states.clone() {
-        for name in &form.tensors {
-            header.add(&state_name(&one.path, name), DType::F32, &one.shape)?;
+        .filter_map(|one| Some((one, &about.forms[*about.states.get(&one.path)?])));
+    Header::write(&mut out, |header| {
+        header.entry("__metadata__", &metadata)?;
+        for one in &listed {
+            header.add(&one.path, one.dtype, &one.shape)?;
         }
-    }
-    header.add(CHECKSUM, DType::U32, &[1])?;
-    header.write(&mut out)?;
+        for (one, form) in states.clone() {
+            for name in &form.tensors {
+                header.add(&state_name(&one.path, name), DType::F32, &one.shape)?;
+            }
+        }
+        header.add(CHECKSUM, DType::U32, &[1])
+    })?;
     tensors::write_values(model, &mut out)?;
     for (one, form) in states {
         let bytes = form.tensors.len() * one.shape.num_elements() * DType::F32.size();
@@ -221,6 +254,8 @@ impl Snapshot {
             let Some((id, shape)) = params.get(path) else {
                 return Err(wrong(&self.tensors, "has no parameter"));
             };
+            let form = self.about.forms.get(*form);
+            let form = form.ok_or_else(|| wrong(&self.tensors, "has no form"))?;
             if !wanted(*id) {
                 continue;
             }

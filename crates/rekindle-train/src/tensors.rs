@@ -15,6 +15,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
+    mem::replace,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -23,6 +24,7 @@ use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{DType, Shape, Tensor, TensorData},
 };
+use flate2::CrcWriter;
 use rekindle::record::driver::{PIECE_BYTES, catch, pieces};
 use serde::{Deserialize, Serialize};
 
@@ -69,14 +71,41 @@ impl Place {
 }
 
 /// A header that is being written.
-#[derive(Default)]
-pub(crate) struct Header {
-    json: Vec<u8>,
+pub(crate) struct Header<'a> {
+    out: &'a mut dyn Write,
+    /// What stands before the next entry.
+    before: &'static [u8],
     /// Bytes of the tensors so far.
     bytes: u64,
 }
 
-impl Header {
+impl Header<'_> {
+    /// Writes the header that `entries` makes. It is called twice, first for the header's length, which comes before it: a
+    /// header is never held.
+    pub(crate) fn write(
+        out: &mut dyn Write,
+        entries: impl Fn(&mut Header<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let made = |out: &mut dyn Write| {
+            let mut header = Header {
+                out,
+                before: b"",
+                bytes: 0,
+            };
+            header.out.write_all(b"{")?;
+            entries(&mut header)?;
+            header.out.write_all(b"}")
+        };
+        let mut counted = CrcWriter::new(io::sink());
+        made(&mut counted)?;
+        let length = u64::from(counted.crc().amount());
+        // Tensors start at a multiple of 8.
+        let padded = length.next_multiple_of(8);
+        out.write_all(&padded.to_le_bytes())?;
+        made(out)?;
+        out.write_all(&b"       "[..(padded - length) as usize])
+    }
+
     pub(crate) fn add(&mut self, name: &str, dtype: DType, shape: &[usize]) -> io::Result<()> {
         let known = TYPES.iter().find(|(_, known)| *known == dtype);
         let Some((kind, _)) = known else {
@@ -94,23 +123,10 @@ impl Header {
     }
 
     pub(crate) fn entry(&mut self, name: &str, value: &impl Serialize) -> io::Result<()> {
-        self.json
-            .push(if self.json.is_empty() { b'{' } else { b',' });
-        serde_json::to_writer(&mut self.json, name)?;
-        self.json.push(b':');
-        Ok(serde_json::to_writer(&mut self.json, value)?)
-    }
-
-    pub(crate) fn write(mut self, out: &mut impl Write) -> io::Result<()> {
-        if self.json.is_empty() {
-            self.json.push(b'{');
-        }
-        self.json.push(b'}');
-        // Tensors start at a multiple of 8.
-        let length = self.json.len().next_multiple_of(8);
-        self.json.resize(length, b' ');
-        out.write_all(&(length as u64).to_le_bytes())?;
-        out.write_all(&self.json)
+        self.out.write_all(replace(&mut self.before, b","))?;
+        serde_json::to_writer(&mut *self.out, name)?;
+        self.out.write_all(b":")?;
+        Ok(serde_json::to_writer(&mut *self.out, value)?)
     }
 }
 
@@ -190,11 +206,12 @@ pub(crate) fn write_values(module: &impl Module, out: &mut impl Write) -> io::Re
 
 /// Writes a model as a file of its own.
 pub(crate) fn write(model: &impl Module, mut out: impl Write) -> io::Result<()> {
-    let mut header = Header::default();
-    for one in list(model) {
-        header.add(&one.path, one.dtype, &one.shape)?;
-    }
-    header.write(&mut out)?;
+    let listed = list(model);
+    Header::write(&mut out, |header| {
+        let mut each = listed.iter();
+        each.try_for_each(|one| header.add(&one.path, one.dtype, &one.shape))
+    })?;
+    drop(listed);
     write_values(model, &mut out)
 }
 

@@ -28,20 +28,43 @@ use crate::{
 /// Sent instead of a parameter's number: asks for the forms of all states.
 const FORMS: u64 = u64::MAX;
 
+/// The forms of parameters' states.
+#[derive(Default)]
+pub(crate) struct Forms {
+    /// Each that occurs.
+    pub(crate) all: Vec<Form>,
+    /// The place of each parameter's.
+    pub(crate) of: HashMap<ParamId, usize>,
+}
+
+impl Forms {
+    fn add(&mut self, id: ParamId, form: Form) {
+        let known = self.all.iter().position(|one| *one == form);
+        let place = known.unwrap_or(self.all.len());
+        if known.is_none() {
+            self.all.push(form);
+        }
+        self.of.insert(id, place);
+    }
+}
+
 impl AnyOptimizer {
     /// The forms of all states. Where ranks divide the state, the other ranks [answer](Self::end_save) meanwhile.
-    pub(crate) fn forms(&self) -> io::Result<HashMap<ParamId, Form>> {
+    pub(crate) fn forms(&self) -> io::Result<Forms> {
+        let mut all = Forms::default();
         let Some(shards) = &self.shards else {
-            let forms = self.states.keys().map(|id| Ok((*id, self.form(*id)?)));
-            return forms.collect();
+            for id in self.states.keys() {
+                all.add(*id, self.form(*id)?);
+            }
+            return Ok(all);
         };
         ask(shards, Some(FORMS)).map_err(io::Error::other)?;
-        let mut all = HashMap::new();
         for (rank, forms) in (0..).zip(self.all_forms(shards).map_err(io::Error::other)?) {
             let forms: Vec<(usize, Form)> =
                 serde_json::from_slice(&forms).map_err(|_| unreadable(rank))?;
-            let forms = forms.into_iter();
-            all.extend(forms.map(|(place, form)| (shards.owners()[place].0, form)));
+            for (place, form) in forms {
+                all.add(shards.owners()[place].0, form);
+            }
         }
         Ok(all)
     }

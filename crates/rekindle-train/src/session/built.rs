@@ -14,11 +14,10 @@ use crate::{
     model::{shape::ModelShape, stage::Stage},
     optimizer::AnyOptimizer,
     settings::TrainSettings,
-    tensors,
+    snapshot, tensors,
     update::check_update,
 };
 use rekindle::{
-    dtype::Dtype,
     meter::Meter,
     record::{
         Comparison, Kernels,
@@ -28,12 +27,6 @@ use rekindle::{
     sequential::Sequential,
 };
 use rekindle_plan::Bytes;
-
-/// Memory of a file writer: its buffer of 8 KiB, and the file system calls.
-const WRITER_BYTES: u64 = 12 << 10;
-
-/// Memory per parameter when the model is written: handles in the copy, its name, and its line in a header.
-const HANDLE_BYTES: u64 = 2 << 10;
 
 /// A job's model, with parameters initialised from the job's seed, and the order of its batches.
 pub(crate) struct Built {
@@ -134,24 +127,15 @@ impl Built {
         Ok(Engine { step, _held: None })
     }
 
-    /// Peak memory of writing a snapshot or the weights: a parameter or two pieces of it, or its optimizer state, copied
-    /// to the host, and another contiguous copy of one of the state's tensors. Ranks that may divide the state send it
-    /// encoded, in a buffer that doubles as it grows. It counts without a folder, too, so that a budget does for the
+    /// Peak memory of writing a snapshot or the weights. It counts without a folder, too, so that a budget does for the
     /// same run with one.
     fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
         let shards = !job.ranks.is_alone() && job.state().may_shard(job.budget().is_some());
         let parameters = tensors::list(&self.model);
         let sizes = parameters.iter().map(|one| one.shape.num_elements() as u64);
-        let numbers = sizes.max().unwrap_or_default();
-        let written = Bytes(WRITER_BYTES + parameters.len() as u64 * HANDLE_BYTES);
-        let tensor = Bytes(numbers * Dtype::F32.bytes());
+        let largest = sizes.max().unwrap_or_default();
         let on_host = meter.read().reserved_bytes.is_none();
-        let state = match job.settings.state_bytes(numbers) {
-            Bytes::ZERO => Bytes::ZERO,
-            _ if !on_host => tensor,
-            state => tensor + Bytes(state.0 * if shards { 3 } else { 1 }),
-        };
-        written + state.max(tensor.min(Bytes(tensors::MOST_COPIED as u64)))
+        snapshot::taken_bytes(job.settings, parameters.len(), largest, on_host, shards)
     }
 
     /// The batch for measuring: the rank's first part of the run's first batch.

@@ -7,17 +7,16 @@ use burn::{
     tensor::Tensor,
 };
 use proptest::prelude::*;
-use rekindle::{dtype::Dtype, record::Optimizer as _};
+use rekindle::record::Optimizer as _;
 
 use super::*;
-use crate::settings::TrainSettings;
 use mutated::{edited, edits};
 
 #[path = "../../../rekindle-plan/tests/support/mutated.rs"]
 mod mutated;
 
 /// How the header starts: `format` is the first of the metadata's keys.
-const START: &str = r#"{"__metadata__":{"format":"rekindle-snapshot/4","#;
+const START: &str = r#"{"__metadata__":{"format":"rekindle-snapshot/5","#;
 
 /// Writes a snapshot with the right start and checksum: the rest of the header up to a line's end, then all values.
 fn crafted(path: &Path, body: &[u8]) -> io::Result<()> {

@@ -39,6 +39,9 @@ pub struct Assumed<'a> {
     pub kernels: Kernels,
     /// The optimizer's cost for a parameter, given its number of elements.
     pub optimizer: &'a dyn Fn(u64) -> OptimizerCost,
+    /// Bytes used temporarily between steps, when there are no gradients, given the number of parameters and statistics
+    /// and of elements of the largest: copies in which they are saved, for example.
+    pub between: &'a dyn Fn(usize, u64) -> Bytes,
     /// Bytes held permanently besides parameters, batch and the optimizer's state.
     pub held: Bytes,
 }
@@ -50,6 +53,7 @@ impl Default for Assumed<'_> {
             update: Update::After,
             kernels: Kernels::Device,
             optimizer: &|_| OptimizerCost::default(),
+            between: &|_, _| Bytes::ZERO,
             held: Bytes::ZERO,
         }
     }
@@ -133,7 +137,7 @@ impl Estimate {
         let parameter_bytes: Bytes = parameters().map(bytes).sum();
         let input_bytes = recording.given().map(bytes).sum::<Bytes>() - parameter_bytes;
         let updates = updates(recording, assumed.optimizer);
-        let optimizer = updates.together(assumed.update, recording);
+        let mut optimizer = updates.together(assumed.update, recording);
         let mut costs = Costs::of_kernels(recording, assumed.kernels);
         costs.updates = updates;
         let held = assumed.held + optimizer.state_bytes;
@@ -149,6 +153,10 @@ impl Estimate {
         };
         let plain = simulate(&graph, &plain);
         let left = plain.resident.last().copied().unwrap_or(graph.fixed_bytes);
+        let largest = parameters().map(numbers).max().unwrap_or_default();
+        let between = (assumed.between)(recording.parameters.len(), largest);
+        let gradients = left - graph.fixed_bytes;
+        optimizer.temp_bytes = optimizer.temp_bytes.max(between - gradients);
         let update_bytes = left + optimizer.temp_bytes;
         let stages = Stages::of_graph(&graph);
         let chain = Chain {
