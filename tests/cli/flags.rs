@@ -250,6 +250,43 @@ fn a_budget_that_gradients_exceed_is_met_by_updates_in_backward() {
     same(&ran);
 }
 
+/// As far as the plain step's peak is predicted by shapes.
+const SHARE_TOLERANCE: f64 = 0.05;
+
+#[test]
+fn a_share_is_of_the_plain_steps_peak() {
+    let config = WIDE
+        .replace("samples = 64", "samples = 1024")
+        .replace("batch = 8", "batch = 512");
+    let plain = train(&config, &["--planner", "none"]);
+    let plain = plain["measured_peak_bytes"].as_f64().expect("bytes");
+    let folder = folder(&config);
+    let typed = ["run.toml", "--budget", "60%", "--json"];
+    let trained = rekindle(folder.path(), &[&["train"], &typed[..]].concat());
+    let said = messages(&trained);
+    assert_eq!(trained.status.code(), Some(0), "{said}");
+    let trained = document(&trained);
+    let budget = trained["budget_bytes"].as_f64().expect("bytes");
+    let share = budget / plain;
+    assert!((share / 0.6 - 1.0).abs() <= SHARE_TOLERANCE, "{share}");
+    assert!(trained["measured_peak_bytes"].as_f64() <= Some(budget));
+    let digits: String = said.chars().filter(|one| *one != ',').collect();
+    assert!(
+        digits.contains(&format!("budget 60% ({budget} bytes)")),
+        "{said}"
+    );
+
+    let profile = ["profile", "run.toml", "-o", "step.json"];
+    assert_eq!(rekindle(folder.path(), &profile).status.code(), Some(0));
+    let plan = |arguments: &[&str]| {
+        let plan = ["plan", "--chain", "step.json", "--json"];
+        document(&rekindle(folder.path(), &[&plan, arguments].concat()))
+    };
+    let whole = plan(&["--planner", "none"])["predicted_peak_bytes"].as_f64();
+    let share = plan(&["--budget", "60%"])["budget_bytes"].as_f64();
+    assert_eq!(share, whole.map(|whole| (whole * 0.6).floor()));
+}
+
 #[test]
 fn a_plan_names_what_runs_again_and_a_longer_search_is_not_slower() {
     let many = BOTH.replace("samples = 480", "samples = 864");

@@ -372,7 +372,7 @@ fn budgets_shares_and_sizes_are_of_what_is_free() {
         assert!(said.contains(words), "{words}: {said}");
     }
 
-    let share = ["--device", "cuda", "--budget", "80%", "--json"];
+    let share = ["--device", "cuda", "--budget", "80%-of-device", "--json"];
     let plan = standin.rekindle(&[&["plan", "run.toml"], &share[..]].concat(), &settings);
     assert_eq!(document(plan)["budget_bytes"], FREE / 10 * 8);
 

@@ -343,7 +343,8 @@ fn what_trains_nothing_opens_no_gpu_and_compiles_nothing() {
     done(standin.rekindle(&profile, &[]));
     let estimate = ["estimate", "run.toml", "--json"];
     let on_gpu = ["--device", "cuda"];
-    let plan = ["plan", "--chain", "chain.json", "--budget", "50%", "--json"];
+    let plan = ["plan", "--chain", "chain.json", "--json"];
+    let plan = [&plan[..], &["--budget", "50%-of-device"]].concat();
     let memory = [("STUB_CUDA_TOTAL", "512M"), ("STUB_CUDA_OTHERS", "112M")];
     // What others leave of the GPU's memory.
     let limit = serde_json::json!({"of": "cuda:0", "bytes": 400 << 20});

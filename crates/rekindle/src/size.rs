@@ -1,20 +1,22 @@
-//! Sizes as people write them: `512MiB`, `2GiB`, `1.5GB`, `300000B`, `80%`.
+//! Sizes as people write them: `512MiB`, `2GiB`, `1.5GB`, `300000B`, `60%`, `80%-of-device`.
 
 use std::{fmt, str::FromStr};
 
 use rekindle_plan::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// A size: a number of bytes, or a percentage.
+/// A size: a number of bytes, or a percentage. It is shown as a user would type it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Size {
     /// Bytes.
     Bytes(Bytes),
-    /// Percent of a device's memory, or of the plain step's peak, depending on the setting.
+    /// Percent of the plain step's peak: `60%`.
     Percent(f64),
+    /// Percent of a device's memory: `80%-of-device`.
+    OfDevice(f64),
 }
 
-/// The error of a text that is not a valid size, or of a share of a device whose memory is not known: what to write.
+/// The error of a text that is not a valid size, or of a share of what is not known: what to write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SizeError(String);
@@ -32,14 +34,20 @@ impl FromStr for Size {
         let text = text.trim();
         let not_a_size = || {
             SizeError(format!(
-                "`{text}` is not a size: write for example 512MiB, 2GiB, 1.5GB, 300000B or 80%"
+                "`{text}` is not a size: write for example 512MiB, 2GiB, 1.5GB, 300000B, 60% or 80%-of-device"
             ))
         };
-        if let Some(number) = text.strip_suffix('%') {
+        let of_plain = text
+            .strip_suffix('%')
+            .map(|number| (number, Self::Percent as fn(f64) -> Self));
+        let of_device = text
+            .strip_suffix("%-of-device")
+            .map(|number| (number, Self::OfDevice as fn(f64) -> Self));
+        if let Some((number, share)) = of_plain.or(of_device) {
             let percent: f64 = number.trim().parse().map_err(|_| not_a_size())?;
             return match percent {
                 0.0 => Err(SizeError::zero()),
-                percent if percent > 0.0 && percent <= 100.0 => Ok(Self::Percent(percent)),
+                percent if percent > 0.0 && percent <= 100.0 => Ok(share(percent)),
                 percent if percent > 100.0 => Err(SizeError(format!(
                     "{percent}% is more than the whole: a share is above 0% and at most 100%"
                 ))),
@@ -113,47 +121,29 @@ impl Budget for Size {
 }
 
 impl Size {
-    /// The size in bytes, given the device's total memory.
+    /// The size in bytes, given the plain step's peak and the device's memory.
     ///
     /// # Errors
     ///
-    /// For a percentage when the device's memory is not known.
-    pub fn of(self, device: Option<Bytes>) -> Result<Bytes, SizeError> {
-        match (self, device) {
-            (Self::Bytes(bytes), _) => Ok(bytes),
-            (Self::Percent(percent), Some(all)) => {
-                Ok(Bytes((all.0 as f64 * percent / 100.0) as u64))
-            }
-            (Self::Percent(percent), None) => Err(SizeError(format!(
-                "a share such as {percent}% needs a device whose memory is known; write a size such as 2GiB"
-            ))),
-        }
-    }
-
-    /// The size as a user would type it, in the largest unit that gives a whole number.
-    fn typed(self) -> String {
-        const UNITS: [(&str, u64); 6] = [
-            ("GiB", 1 << 30),
-            ("GB", 1_000_000_000),
-            ("MiB", 1 << 20),
-            ("MB", 1_000_000),
-            ("KiB", 1 << 10),
-            ("kB", 1_000),
-        ];
-        let bytes = match self {
-            Self::Bytes(bytes) => bytes.0,
-            Self::Percent(percent) => return format!("{percent}%"),
+    /// For a percentage of what is not known.
+    pub fn of(self, plain: Option<Bytes>, device: Option<Bytes>) -> Result<Bytes, SizeError> {
+        let (percent, all, whole) = match self {
+            Self::Bytes(bytes) => return Ok(bytes),
+            Self::Percent(percent) => (percent, plain, "the plain step's peak"),
+            Self::OfDevice(percent) => (percent, device, "the device's memory"),
         };
-        let whole = UNITS.into_iter().find(|(_, unit)| bytes % unit == 0);
-        let (unit, size) = whole.unwrap_or(("B", 1));
-        format!("{}{unit}", bytes / size)
+        let all = all.ok_or_else(|| {
+            SizeError(format!(
+                "{percent}% of {whole} is not known here; write a size such as 2GiB"
+            ))
+        })?;
+        Ok(Bytes((all.0 as f64 * percent / 100.0) as u64))
     }
 }
 
-/// Serializes as a user would type it.
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.typed())
+        serializer.collect_str(self)
     }
 }
 
@@ -166,9 +156,23 @@ impl<'de> Deserialize<'de> for Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(bytes) => write!(f, "{bytes}"),
+        const UNITS: [(&str, u64); 6] = [
+            ("GiB", 1 << 30),
+            ("GB", 1_000_000_000),
+            ("MiB", 1 << 20),
+            ("MB", 1_000_000),
+            ("KiB", 1 << 10),
+            ("kB", 1_000),
+        ];
+        match *self {
+            // The largest unit that gives a whole number.
+            Self::Bytes(Bytes(bytes)) => {
+                let whole = UNITS.into_iter().find(|(_, unit)| bytes % unit == 0);
+                let (unit, size) = whole.unwrap_or(("B", 1));
+                write!(f, "{}{unit}", bytes / size)
+            }
             Self::Percent(percent) => write!(f, "{percent}%"),
+            Self::OfDevice(percent) => write!(f, "{percent}%-of-device"),
         }
     }
 }
@@ -183,10 +187,17 @@ mod tests {
 
     #[test]
     fn a_size_is_typed_as_it_was() {
-        for typed in ["512MiB", "1500MB", "80%", "62914561B", "3GiB", "64KiB"] {
+        for typed in [
+            "512MiB",
+            "1500MB",
+            "60%",
+            "80%-of-device",
+            "62914561B",
+            "3GiB",
+            "64KiB",
+        ] {
             let size = bytes(typed).expect("a size");
-            assert_eq!(size.typed(), typed);
-            assert_eq!(bytes(&size.typed()), Ok(size));
+            assert_eq!(size.to_string(), typed);
         }
     }
 
@@ -202,7 +213,8 @@ mod tests {
         ] {
             assert_eq!(bytes(text), Ok(Size::Bytes(Bytes(expected))), "{text}");
         }
-        assert_eq!(bytes("80%"), Ok(Size::Percent(80.0)));
+        assert_eq!(bytes("60%"), Ok(Size::Percent(60.0)));
+        assert_eq!(bytes("80%-of-device"), Ok(Size::OfDevice(80.0)));
     }
 
     #[test]
@@ -211,10 +223,10 @@ mod tests {
         let not_a_size = "is not a size: write for example 512MiB";
         for (texts, said) in [
             (&["12"][..], "`12` has no unit: write `12MiB`"),
-            (&["0B", "0%"], no_room),
-            (&["120%"], "120% is more than the whole"),
+            (&["0B", "0%", "0%-of-device"], no_room),
+            (&["120%", "120%-of-device"], "120% is more than the whole"),
             (&["lots", "", "-3MiB", "NaN", "inf", "512M"], not_a_size),
-            (&["64Mb", "2Gib", "-5%", "NaN%"], not_a_size),
+            (&["64Mb", "2Gib", "-5%", "NaN%", "5%-of-gpu"], not_a_size),
         ] {
             for text in texts {
                 let error = bytes(text).expect_err("no size").to_string();
@@ -225,7 +237,10 @@ mod tests {
 
     #[test]
     fn a_share_needs_a_whole() {
-        assert_eq!(Size::Percent(50.0).of(Some(Bytes(300))), Ok(Bytes(150)));
-        assert!(Size::Percent(50.0).of(None).is_err());
+        let (plain, device) = (Some(Bytes(300)), Some(Bytes(900)));
+        for (share, expected) in [(Size::Percent(50.0), 150), (Size::OfDevice(50.0), 450)] {
+            assert_eq!(share.of(plain, device), Ok(Bytes(expected)));
+            assert!(share.of(None, None).is_err());
+        }
     }
 }

@@ -67,7 +67,8 @@ pub struct ScheduleArgs {
     /// Cut the layers into K segments, where the peak is smallest
     #[arg(long, value_name = "K")]
     pub segments: Option<usize>,
-    /// Use the fastest schedule with a peak memory of at most SIZE (512MiB, 2GB, 80%)
+    /// Use the fastest schedule with a peak memory of at most SIZE (512MiB, 2GB), or a share of the plain
+    /// step's peak (50%) or of the device (80%-of-device)
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
     /// Planner: auto (the default: schedules single operations), none, segments (of equal length) or

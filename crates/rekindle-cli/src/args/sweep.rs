@@ -24,7 +24,7 @@ pub struct SweepArgs {
         help_heading = "Schedule"
     )]
     pub segments: Vec<usize>,
-    /// Budgets to plan for and run (512MiB, 2GB, 80%; by default spread from the smallest to the plain peak)
+    /// Budgets to plan for and run (512MiB, 2GB, 50% of the plain peak; by default spread from the smallest to the plain peak)
     #[arg(
         long,
         value_name = "SIZE,..",
@@ -54,7 +54,7 @@ pub struct MaxArgs {
     /// What to enlarge: batch, or depth (how often the largest `repeat` group repeats)
     #[arg(long, value_name = "WHAT", help_heading = "Schedule")]
     pub vary: Lever,
-    /// Maximum peak memory (512MiB, 2GB, 80%; by default what is free)
+    /// Maximum peak memory (512MiB, 2GB, 80%-of-device; by default what is free)
     #[arg(
         long,
         value_name = "SIZE",
@@ -114,7 +114,7 @@ pub struct VerifyArgs {
         help_heading = "Schedule"
     )]
     pub segments: Vec<usize>,
-    /// Check the plans for these budgets (512MiB, 2GB, 80% of the device)
+    /// Check the plans for these budgets (512MiB, 2GB, 50% of the plain peak)
     #[arg(
         long,
         value_name = "SIZE,..",

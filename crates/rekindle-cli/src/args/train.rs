@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::{ArgGroup, Args};
+use rekindle::size::Size;
 use rekindle_train::settings::OnNonFinite;
 use serde::Serialize;
 use serde_json::Value;
@@ -137,10 +138,10 @@ pub fn line(arguments: &[String]) -> String {
     format!("rekindle {}", words.join(" "))
 }
 
-/// A word as a shell takes it: `80%` as it is.
+/// A word as a shell takes it: `50%` as it is.
 fn quoted(word: &str) -> Cow<'_, str> {
-    match word.strip_suffix('%') {
-        Some(number) if number.parse::<f64>().is_ok() => word.into(),
-        _ => shell_words::quote(word),
+    match word.parse::<Size>() {
+        Ok(_) => word.into(),
+        Err(_) => shell_words::quote(word),
     }
 }

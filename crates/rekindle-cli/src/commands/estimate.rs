@@ -6,7 +6,6 @@ mod tests;
 use rekindle::{
     Dtype,
     record::{Kernels, PlanSummary, Update},
-    size::Size,
 };
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
@@ -45,7 +44,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     let device = config.device().listed()?;
     let run = &config.run;
     let asked = run.segments.is_some() || run.budget.is_some() || run.planner.is_some();
-    let bytes = |size: Size| size.of(device.available_bytes()).map_err(Failure::usage);
+    let bytes = |size| train::bytes_of(size, Some(&device), || train::plain_peak(&config, &device));
     let wanted = (asked || run.plan.is_some()).then(|| train::request(run, bytes));
     let wanted = wanted.transpose()?;
     let budget = match &wanted {

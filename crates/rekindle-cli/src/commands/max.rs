@@ -12,7 +12,6 @@ use rekindle::{
 use rekindle_plan::{Bytes, Parts};
 use rekindle_train::{
     Estimated,
-    device::DeviceId,
     fit::{ScheduleKind, largest},
     kernels,
     model::spec::MAX_LAYERS,
@@ -56,17 +55,16 @@ pub fn run(args: &MaxArgs) -> Outcome {
     let training = args.config.training(args.measure.clone());
     let config = config::load(&training)?;
     let device = config.device().resolve()?;
-    let (asked, budget) = match args.budget {
-        Some(size) => (size, train::bytes_of(size, &device)?),
+    let budget = match args.budget {
+        Some(size) => train::budget_of(size, &device, &config)?,
         None => {
             let all = device.free_bytes.or(device.total_bytes);
-            let all = all.ok_or_else(|| {
+            all.ok_or_else(|| {
                 let unknown = device.device;
                 Failure::usage(format!(
                     "cannot read the memory size of {unknown}; pass `--budget SIZE`"
                 ))
-            })?;
-            (Size::Bytes(all), all)
+            })?
         }
     };
     let varied = match args.vary {
@@ -77,26 +75,22 @@ pub fn run(args: &MaxArgs) -> Outcome {
         training,
         config: &config,
         kernels: kernels(device.device),
-        // On the CPU, a process of this program besides the training holds about as much as this process.
-        process_bytes: match device.device {
-            DeviceId::Cpu => Bytes(rekindle_alloc::in_use() as u64),
-            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Bytes::ZERO,
-        },
+        process_bytes: train::process_bytes(device.device),
         varied,
     };
     let largest = subject.largest(budget, args.slowdown)?;
     let answer = largest.iter().find(|one| one.way == ScheduleKind::Plan);
     let answer = answer.map(|one| subject.sized(one.size));
-    let within = |training: &TrainArgs, budget| TrainArgs {
+    let within = |training: &TrainArgs| TrainArgs {
         schedule: ScheduleArgs {
-            budget: Some(budget),
+            budget: Some(Size::Bytes(budget)),
             ..ScheduleArgs::default()
         },
         ..training.clone()
     };
     let run = answer.as_ref().map(|training| TrainArgs {
         json: false,
-        ..within(training, asked)
+        ..within(training)
     });
     let mut record = MaxRecord {
         format: MAX_FORMAT.into(),
@@ -120,7 +114,7 @@ pub fn run(args: &MaxArgs) -> Outcome {
         let confirming = TrainArgs {
             measure,
             steps: Some(CONFIRMING_STEPS),
-            ..within(training, Size::Bytes(budget))
+            ..within(training)
         };
         match confirm(&confirming) {
             Ok(ran) => record.confirmed = Some(ran),

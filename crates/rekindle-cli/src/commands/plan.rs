@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     args::{PlanArgs, TrainArgs},
-    device::OffloadChoice,
+    device::{DeviceChoice, OffloadChoice},
     failure::{Failure, Outcome},
     input, network, output,
     progress::planning,
@@ -36,7 +36,9 @@ pub fn run(args: &PlanArgs) -> Outcome {
         return of_chain(args, path);
     }
     if let Some(path) = &args.graph {
-        return plan_graph::of_graph(path, &of_file(args)?, args.answer.json);
+        let (graph, plain) = plan_graph::read(path)?;
+        let request = of_file(args, || Ok(plain))?;
+        return plan_graph::of_graph(path, &graph, &request, args.answer.json);
     }
     let world = ranks::world()?;
     let asked = args.ranks.map(|ranks| ranks as usize);
@@ -90,13 +92,20 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     ranks::settled(ranks, outcome)
 }
 
-/// The request for a step from a file. A percentage refers to the given device.
-fn of_file(args: &PlanArgs) -> Result<Request, Failure> {
-    let budget = match (args.schedule.budget, args.measure.device) {
-        (Some(size), Some(device)) => Some(train::bytes_of(size, &device.listed()?)?),
-        (Some(size), None) => Some(size.of(None).map_err(Failure::usage)?),
-        (None, _) => None,
-    };
+/// The request for a step from a file, whose plain peak is asked for where a share of it is the budget.
+fn of_file(
+    args: &PlanArgs,
+    plain: impl FnOnce() -> Result<Bytes, Failure>,
+) -> Result<Request, Failure> {
+    let device = args.measure.device.map(DeviceChoice::listed).transpose()?;
+    let budget = args.schedule.budget.map(|size| {
+        let bytes = train::bytes_of(size, device.as_ref(), plain)?;
+        match &device {
+            Some(device) => train::within_device(bytes, device),
+            None => Ok(bytes),
+        }
+    });
+    let budget = budget.transpose()?;
     Ok(Request {
         planner: Planner::asked(args.schedule.planner, args.schedule.segments)
             .map_err(Failure::usage)?,
@@ -108,7 +117,6 @@ fn of_file(args: &PlanArgs) -> Result<Request, Failure> {
 
 /// Plans for a measured step from a file, or for a chain alone; the latter uses its budget as it is, without a reserve.
 fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
-    let request = of_file(args)?;
     let text = input::text(path)?;
     let step = MeasuredStep::from_json(&text)
         .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
@@ -116,6 +124,10 @@ fn of_chain(args: &PlanArgs, path: &Path) -> Outcome {
         Some(OffloadChoice::Never) => step.without_link(),
         _ => step,
     };
+    let request = of_file(args, || {
+        let plain = step.plan(&Request::of(Planner::None, None))?;
+        Ok(plain.summary.predicted_peak)
+    })?;
     if args.frontier {
         let frontier = planning(|| step.frontier(request.planner))?;
         return output::answer(args.answer.json, &frontier, frontier_text);

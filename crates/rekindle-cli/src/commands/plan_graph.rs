@@ -71,26 +71,34 @@ impl Program {
     }
 }
 
-/// Plans for the graph in a file, or on standard input if its path is `-`.
-pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
+/// Reads the graph in a file, or on standard input if its path is `-`; and the peak of the recorded order.
+pub fn read(path: &Path) -> Result<(Graph, Bytes), Failure> {
     let text = match path.as_os_str().as_encoded_bytes() {
         b"-" => io::read_to_string(io::stdin()).map_err(Failure::usage)?,
         _ => input::text(path)?,
     };
-    let wrong = |error: &dyn std::fmt::Display| {
-        Failure::usage(format!("{}: no graph of a step: {error}", path.display()))
-    };
-    let graph: Graph = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-    match planning(|| plan_graph(&graph, request)) {
-        Ok(plan) if json => Program::write(&graph, &plan, request.budget, true),
-        Ok(plan) => output::text(&described(&plan, &graph)),
+    let graph: Graph = serde_json::from_str(&text).map_err(|error| no_graph(path, error))?;
+    let plain = plan_graph(&graph, &Request::of(Planner::None, None));
+    let plain = plain.map_err(|error| no_graph(path, error))?;
+    Ok((graph, plain.simulated.peak))
+}
+
+fn no_graph(path: &Path, error: impl std::fmt::Display) -> Failure {
+    Failure::usage(format!("{}: no graph of a step: {error}", path.display()))
+}
+
+/// Plans for the graph in a file.
+pub fn of_graph(path: &Path, graph: &Graph, request: &Request, json: bool) -> Outcome {
+    match planning(|| plan_graph(graph, request)) {
+        Ok(plan) if json => Program::write(graph, &plan, request.budget, true),
+        Ok(plan) => output::text(&described(&plan, graph)),
         Err(PlanError::Infeasible {
             planner,
             budget,
             leanest,
         }) => {
             if json {
-                Program::write(&graph, &leanest, request.budget, false)?;
+                Program::write(graph, &leanest, request.budget, false)?;
             }
             let smallest = leanest.simulated.peak;
             Err(Infeasible {
@@ -102,7 +110,7 @@ pub fn of_graph(path: &Path, request: &Request, json: bool) -> Outcome {
             }
             .into())
         }
-        Err(PlanError::Graph(error)) => Err(wrong(&error)),
+        Err(PlanError::Graph(error)) => Err(no_graph(path, error)),
         Err(error) => Err(Failure::usage(error)),
     }
 }

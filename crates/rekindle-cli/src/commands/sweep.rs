@@ -30,7 +30,7 @@ pub fn run(args: &SweepArgs) -> Outcome {
     };
     let config = config::load(&training)?;
     let device = config.device().resolve()?;
-    let bytes = |size| train::bytes_of(size, &device);
+    let bytes = |size| train::budget_of(size, &device, &config);
     let points = points(args, &config, bytes)?;
     let limit = match config.run.budget {
         Some(size) => Some(bytes(size)?),

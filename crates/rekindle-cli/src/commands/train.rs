@@ -3,12 +3,15 @@
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
+    Estimated,
     data::Split,
     device::{DeviceId, DeviceInfo, probe},
+    kernels,
     ranks::Ranks,
     record::{Measured, RunRecord},
     run_dir::RunDir,
     session::{self, Event, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
+    settings::TrainSettings,
 };
 
 use super::plan_graph::plan_elsewhere;
@@ -24,6 +27,7 @@ use crate::{
     ranks,
     started::{CONFIG, Started, check_new, config_of},
     summary,
+    table::thousands,
     track::TrackFile,
 };
 
@@ -47,7 +51,7 @@ pub(super) fn asked(args: &TrainArgs) -> Result<Asked, Failure> {
     let local = launched::local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
-    let schedule = request(&config.run, |size| bytes_of(size, &device))?;
+    let schedule = request(&config.run, |size| budget_of(size, &device, &config))?;
     Ok(Asked {
         config,
         device,
@@ -139,8 +143,10 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         ranks: ranks.clone(),
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
-    let budget = config.run.budget.map(|budget| format!(", budget {budget}"));
-    let budget = budget.unwrap_or_default();
+    let budget = match (config.run.budget, job.budget()) {
+        (Some(typed), Some(bytes)) => format!(", budget {typed} ({} bytes)", thousands(bytes.0)),
+        _ => String::new(),
+    };
     let shared = match ranks.count() {
         1 => String::new(),
         count => format!(", {count} ranks"),
@@ -254,16 +260,60 @@ pub(super) fn request(
     )))
 }
 
-/// A budget in bytes; fails if the device has less.
-pub(super) fn bytes_of(size: Size, device: &DeviceInfo) -> Result<Bytes, Failure> {
-    let available = device.available_bytes();
-    let bytes = size.of(available).map_err(Failure::usage)?;
-    match available {
-        Some(all) if bytes > all => {
-            Err(Failure::coded(exit::NO_PLAN, too_much(bytes, all, device))
-                .help("`--budget 80%` leaves some of it to others"))
+/// A config's budget in bytes; fails if the device has less.
+pub(super) fn budget_of(
+    size: Size,
+    device: &DeviceInfo,
+    config: &Config,
+) -> Result<Bytes, Failure> {
+    let bytes = bytes_of(size, Some(device), || plain_peak(config, device))?;
+    within_device(bytes, device)
+}
+
+/// A size in bytes. Of the plain step's peak, `plain`, it may be a share.
+pub(super) fn bytes_of(
+    size: Size,
+    device: Option<&DeviceInfo>,
+    plain: impl FnOnce() -> Result<Bytes, Failure>,
+) -> Result<Bytes, Failure> {
+    let plain = match size {
+        Size::Percent(_) => Some(plain()?),
+        _ => None,
+    };
+    size.of(plain, device.and_then(DeviceInfo::available_bytes))
+        .map_err(Failure::usage)
+}
+
+/// A budget; fails if the device has less.
+pub(super) fn within_device(budget: Bytes, device: &DeviceInfo) -> Result<Bytes, Failure> {
+    match device.available_bytes() {
+        Some(all) if budget > all => {
+            Err(Failure::coded(exit::NO_PLAN, too_much(budget, all, device))
+                .help("`--budget 80%-of-device` leaves some of it to others"))
         }
-        _ => Ok(bytes),
+        _ => Ok(budget),
+    }
+}
+
+/// The plain step's peak by its shapes, of a rank's part of the batch.
+pub(super) fn plain_peak(config: &Config, device: &DeviceInfo) -> Result<Bytes, Failure> {
+    let ranks = launched::launched().map_or(1, |launched| launched.ranks);
+    let part = TrainSettings {
+        batch: config.training.batch.div_ceil(ranks),
+        ..config.training.clone()
+    };
+    let estimated = Estimated {
+        held: process_bytes(device.device),
+        ..config.estimated(&part, kernels(device.device))
+    };
+    Ok(estimated.estimate()?.plain_peak)
+}
+
+/// What a process of this program holds besides a training on a device: on the CPU, about as much as this process.
+pub(super) fn process_bytes(device: DeviceId) -> Bytes {
+    match device {
+        DeviceId::Cpu => Bytes(rekindle_alloc::in_use() as u64),
+        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Bytes::ZERO,
     }
 }
 
@@ -276,7 +326,7 @@ pub(super) fn host(run: &RunKeys, device: &DeviceInfo) -> Result<Option<Bytes>, 
     let host = probe(DeviceId::Cpu).ok();
     if let Some(size) = run.host_budget {
         let total = host.and_then(|host| host.total_bytes);
-        return size.of(total).map(Some).map_err(Failure::usage);
+        return size.of(total, total).map(Some).map_err(Failure::usage);
     }
     let free = host.and_then(|host| host.free_bytes);
     Ok(free.map(|free| free - Bytes(free.0 / 8).max(LEFT_TO_HOST)))

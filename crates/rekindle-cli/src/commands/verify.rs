@@ -120,14 +120,14 @@ fn plans(
     let mut segments = args.segments.clone();
     if segments.is_empty() && args.budgets.is_empty() {
         if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
-            let bytes = |size| train::bytes_of(size, device);
+            let bytes = |size| train::budget_of(size, device, config);
             plans.push(("the config's plan".into(), train::request(run, bytes)?));
         }
         segments = usual_segments(config.shape.stages.len());
         segments.extend(run.segments.filter(|count| !segments.contains(count)));
     }
     for &budget in &args.budgets {
-        let request = Request::within(train::bytes_of(budget, device)?);
+        let request = Request::within(train::budget_of(budget, device, config)?);
         plans.push((format!("within {budget}"), ScheduleRequest::Plan(request)));
     }
     for count in segments {

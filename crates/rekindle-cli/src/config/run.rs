@@ -23,8 +23,8 @@ use crate::{
 pub struct RunKeys {
     /// Number of segments.
     pub segments: Option<usize>,
-    /// The most memory that the run may take: a size such as `512MiB` or `1.5GB`, or a share of the device's memory such as
-    /// `80%`.
+    /// The most memory that the run may take: a size such as `512MiB` or `1.5GB`, a share of the plain step's peak such as
+    /// `50%`, or one of the device's memory such as `80%-of-device`.
     #[serde(deserialize_with = "typed")]
     #[schemars(with = "Option<String>")]
     pub budget: Option<Size>,

@@ -239,11 +239,11 @@ where
         let (bytes, free, planner) = match budget {
             Size::Bytes(bytes) => (Some(bytes), None, Planner::Auto),
             // With no free memory, the order with the smallest peak is measured.
-            Size::Percent(_) => (None, Some(Bytes::ZERO), Planner::None),
+            Size::Percent(_) | Size::OfDevice(_) => (None, Some(Bytes::ZERO), Planner::None),
         };
         let step = self.measured(bytes, free, planner.into(), &mut |_, _| {})?;
         // Of a known whole, a percentage is some bytes.
-        let bytes = budget.of(Some(step.plan().plain_peak))?;
+        let bytes = budget.of(Some(step.plan().plain_peak), None)?;
         step.planned_first(Some(bytes), Planner::Auto)
     }
 

@@ -47,7 +47,7 @@ where
     ///
     /// See [`within`](crate::record::Recorded::within); after an error the step is unchanged.
     pub fn set_budget(&mut self, budget: impl Budget, planner: Planner) -> Result<(), RecordError> {
-        let bytes = budget.size()?.of(Some(self.plan().plain_peak))?;
+        let bytes = budget.size()?.of(Some(self.plan().plain_peak), None)?;
         self.plan_in(How::Together, Some(bytes), planner.into(), true)
     }
 
