@@ -437,11 +437,20 @@ fn a_quiet_run_ends_with_its_results() {
     assert_eq!(notes, "");
     let lines = |text: &str| text.lines().count();
     assert_eq!(lines(&quiet), lines(&usual));
-    assert!(lines(&usual) <= 24, "{usual}");
-    // The verdict comes first, and no column is empty.
-    let verdict = usual.trim_start().lines().next().unwrap_or_default();
-    assert!(verdict.starts_with("Checkpointing saves"), "{usual}");
-    for line in usual.lines() {
+    // The verdict comes last, after where the run is, and no column is empty.
+    let (kept, _) = said(&["-o", "runs/a"]);
+    assert!(lines(&kept) <= 20, "{kept}");
+    let (before, verdict) = kept
+        .rsplit_once("\nCheckpointing saves")
+        .expect("a verdict");
+    assert!(lines(verdict) <= 2, "{verdict}");
+    let page =
+        "\n`rekindle report runs/a` makes a page of it; one step is drawn in runs/a/timeline.svg.";
+    assert!(
+        before.replace('\n', " ").contains(&page.replace('\n', " ")),
+        "{kept}"
+    );
+    for line in usual.lines().chain(kept.lines()) {
         assert!(line.chars().count() <= 80, "{line}");
         assert!(line.split("  ").all(|cell| cell.trim() != "-"), "{line}");
     }

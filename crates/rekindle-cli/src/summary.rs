@@ -1,6 +1,6 @@
 //! Messages at the start and the end of a run.
 
-use std::fmt::Write;
+use std::{fmt::Write, path::Path};
 
 use rekindle::{
     meter::Count,
@@ -14,6 +14,7 @@ use rekindle_train::{
 };
 
 use crate::{
+    plot::timeline::TIMELINE,
     table::{self, Cell, Table, several, thousands},
     terminal,
 };
@@ -113,10 +114,16 @@ pub fn notes(plan: &PlanSummary) -> Vec<String> {
     notes
 }
 
-/// How a run ended: what was saved, predictions beside measurements, memory by phase.
-pub fn closing(record: &RunRecord) -> String {
-    let verdict = terminal::wrapped(&saved(record), "");
-    let mut text = format!("{verdict}\n{}\n", losses(record));
+/// How a run ended: predictions beside measurements, memory by phase, its folder, and last what was saved.
+pub fn closing(record: &RunRecord, folder: Option<&Path>) -> String {
+    let mut text = format!("{}\n", predictions(record));
+    if let Some(resident) = record.resident {
+        let _ = writeln!(text, "{}", beside(resident));
+    }
+    let _ = writeln!(text, "\n{}\n", phases(record, false));
+    if let Some(growth) = &record.growth {
+        let _ = writeln!(text, "Memory grows: {growth}.");
+    }
     if let (Some(scale), LossScale::Dynamic) = (record.loss_scale, record.settings.loss_scale()) {
         let skipped = several(record.overflow_steps, "step");
         let _ = writeln!(
@@ -128,16 +135,15 @@ pub fn closing(record: &RunRecord) -> String {
         let trims = several(trims as usize, "time");
         let _ = writeln!(text, "The pools were trimmed {trims} to hold the budget.");
     }
-    let (predictions, phases) = (predictions(record), phases(record, false));
-    let _ = writeln!(text, "\n{predictions}");
-    if let Some(resident) = record.resident {
-        let _ = writeln!(text, "{}", beside(resident));
+    let _ = writeln!(text, "{}", losses(record));
+    if let Some(folder) = folder {
+        let folder = folder.display();
+        let page = format!(
+            "`rekindle report {folder}` makes a page of it; one step is drawn in {folder}/{TIMELINE}."
+        );
+        let _ = writeln!(text, "{}", terminal::wrapped(&page, ""));
     }
-    let _ = writeln!(text, "\n{phases}");
-    if let Some(growth) = &record.growth {
-        let _ = writeln!(text, "\nMemory grows: {growth}.");
-    }
-    text
+    text + &terminal::wrapped(&saved(record), "")
 }
 
 /// What the row `resident` is.
@@ -332,9 +338,9 @@ mod tests {
             }),
             ..made_up_run()
         };
-        let said = closing(&run).replace('\n', " ");
+        let said = closing(&run, None).replace('\n', " ");
         let growth = "Memory grows: 1.0 MiB in use after step 10, 2.0 MiB after step 60.";
         assert!(said.contains(growth), "{said}");
-        assert!(!closing(&made_up_run()).contains("Memory grows"));
+        assert!(!closing(&made_up_run(), None).contains("Memory grows"));
     }
 }

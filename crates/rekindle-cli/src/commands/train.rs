@@ -22,7 +22,8 @@ use crate::{
     device::{DeviceChoice, OffloadChoice},
     exit,
     failure::{Failure, Outcome},
-    input, launched, output, plot,
+    input, launched, output,
+    plot::timeline::{self, TIMELINE},
     progress::Progress,
     ranks,
     started::{CONFIG, Started, check_new, config_of},
@@ -194,14 +195,13 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         return Ok(());
     }
     let record = result?;
-    let drawn = match (folder, plot::timeline::picture(&record)) {
-        (Some(folder), Some(picture)) if speaks => {
-            output::file(&folder.join("timeline.svg"), &picture)
-        }
+    let drawn = match (folder, timeline::picture(&record)) {
+        (Some(folder), Some(picture)) if speaks => output::file(&folder.join(TIMELINE), &picture),
         _ => Ok(()),
     };
     if speaks {
-        let closing = |record: &RunRecord| format!("\n{}\n", summary::closing(record));
+        let folder = folder.map(|folder| folder.as_path());
+        let closing = |record: &RunRecord| format!("\n{}\n", summary::closing(record, folder));
         output::answer(args.json, &record, closing)?;
     }
     if record.interrupted {

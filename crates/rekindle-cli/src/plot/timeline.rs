@@ -12,6 +12,9 @@ use rekindle_train::{
 
 use super::chart::{self, Axis, PAPER, Picture, Place, SOFT, TEXT};
 
+/// The picture's file in a run's folder.
+pub const TIMELINE: &str = "timeline.svg";
+
 /// Places of the strips, of the peak's label and of the top, as multiples of the highest value.
 const PASS_STRIP: f64 = 1.24;
 const EXCHANGE_STRIP: f64 = 1.19;
