@@ -6,6 +6,8 @@ mod history;
 mod json_schema;
 #[path = "../support/limit.rs"]
 mod limit;
+#[path = "../support/picture.rs"]
+mod picture;
 #[path = "../support/signal.rs"]
 mod signal;
 #[path = "../support/mod.rs"]

@@ -111,6 +111,7 @@ fn a_page_stands_alone_and_agrees_with_the_record_to_the_byte() {
     );
     assert!(svg.contains(&label), "{label}");
     assert!(page.contains(&label), "{label}");
+    crate::picture::check(&svg);
 }
 
 #[test]

@@ -8,7 +8,10 @@ use std::{path::Path, process::Output};
 use rekindle_plan::Bytes;
 use serde_json::Value;
 
-use crate::support::{document, folder, messages, rekindle};
+use crate::{
+    picture,
+    support::{document, folder, messages, rekindle},
+};
 
 /// Four linear blocks with nearly all memory in activations.
 const CONFIG: &str = r#"[data]
@@ -55,7 +58,7 @@ fn refused(arguments: &[&str], config: &str) -> (Option<i32>, String) {
 #[test]
 fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     let folder = folder(CONFIG);
-    let arguments = ["sweep", "run.toml", "--steps", "2", "--json", "-o", "out"];
+    let arguments = ["sweep", "run.toml", "--steps", "3", "--json", "-o", "out"];
     let output = rekindle(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
     let sweep = document(&output);
@@ -109,19 +112,45 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     }
     assert_eq!(page.matches("</svg>").count(), 1);
     for told in [
-        "rekindle sweep run.toml --steps 2 --json -o out",
+        "rekindle sweep run.toml --steps 3 --json -o out",
         "rekindle 0.",
     ] {
         assert!(page.contains(told), "{told}");
     }
-    // The pointer shows each plan's budget over its mark, and both axes start at zero.
+    // The pointer shows each plan's budget over its mark.
     let svg = read("frontier.svg");
     for row in planned() {
         let (budget, peak) = (bytes(&row["asked"], "budget_bytes"), peak(row));
         let hint = format!("<title>plan {}: peak {}, step ", Bytes(budget), Bytes(peak));
         assert!(svg.contains(&hint), "{hint}: {svg}");
     }
-    assert_eq!(svg.matches(">0<").count(), 2, "{svg}");
+    picture::check(&svg);
+    // Bold lines reach from the quickest to the slowest step, all on one scale.
+    let lines = svg.split("<polyline").skip(1);
+    let lines = lines.filter(|line| picture::attribute(line, "stroke-width") == Some("2"));
+    let lines = lines.filter_map(|line| picture::attribute(line, "points"));
+    let lines = lines.filter(|points| *points != "0,0 22,0");
+    let heights = lines.map(|points| {
+        let numbers = points.split([',', ' ']).map(|number| number.parse());
+        let [_, from, _, to] = numbers.collect::<Result<Vec<f64>, _>>().expect("pixels")[..] else {
+            panic!("{points}");
+        };
+        from - to
+    });
+    let seconds = rows.iter().map(|row| {
+        let seconds = |end: usize| row["ran"]["step_range_s"][end].as_f64().expect("seconds");
+        seconds(1) - seconds(0)
+    });
+    let (heights, seconds): (Vec<f64>, Vec<f64>) = heights.zip(seconds).unzip();
+    assert_eq!(heights.len(), rows.len());
+    let scale = heights.iter().sum::<f64>() / seconds.iter().sum::<f64>();
+    for (height, seconds) in heights.iter().zip(&seconds) {
+        // Both ends are rounded to a tenth.
+        assert!(
+            (height - scale * seconds).abs() < 0.3,
+            "{heights:?} {seconds:?}"
+        );
+    }
 }
 
 #[test]
@@ -263,6 +292,11 @@ fn an_interrupt_keeps_the_rows_that_are_done() {
     assert!(messages(&again).contains(words), "{}", messages(&again));
 }
 
+/// The first layers of a model that reads text.
+#[cfg(target_os = "linux")]
+const PIPE_LAYERS: &str =
+    "{ embedding = { dim = 8 } }, 'flatten', { linear = { out = 64 } },\n  { repeat";
+
 /// The processes that have this path in their environment.
 #[cfg(target_os = "linux")]
 fn processes_of(path: &Path) -> Vec<String> {
@@ -296,25 +330,37 @@ fn wait_for(path: &Path, found: impl Fn(&[String]) -> bool) {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_killed_sweep_leaves_no_child() {
-    let folder = folder(CONFIG);
-    let config = folder.path().join("run.toml");
-    let mut sweep = std::process::Command::new(assert_cmd::cargo::cargo_bin("rekindle"))
-        .env("REKINDLE_CACHE", "")
-        .env("OF_THIS_TEST", &config)
-        .arg("sweep")
-        .arg(&config)
-        .args(["--steps", "100000000"])
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .expect("started");
-    wait_for(&config, |commands| {
-        commands.iter().any(|command| command.contains(" --json"))
-    });
-    // SIGKILL: nothing of the sweep's own runs any more.
-    sweep.kill().expect("killed");
-    sweep.wait().expect("ended");
-    wait_for(&config, |commands| commands.is_empty());
+fn a_killed_sweep_or_max_leaves_no_child() {
+    // Reads its data from a pipe that nothing writes to: the run that confirms an answer waits for ever.
+    let waits = CONFIG
+        .replace("{ linear = { out = 64 } },\n  { repeat", PIPE_LAYERS)
+        .replace("out = 64 ", "out = 2000 ")
+        .replace("out = 4 ", "out = 256 ");
+    let (_, rest) = waits.split_once("[model]").expect("a model");
+    let waits = format!("[data]\ntext = {{ files = ['pipe'], window = 8 }}\n[model]{rest}");
+    let max = "max --vary depth --budget 512MiB --confirm";
+    for (config, typed) in [(CONFIG, "sweep --steps 100000000"), (&waits, max)] {
+        let folder = folder(config);
+        let config = folder.path().join("run.toml");
+        let pipe = std::process::Command::new("mkfifo")
+            .arg(folder.path().join("pipe"))
+            .status();
+        assert!(pipe.expect("mkfifo").success());
+        let mut command = crate::support::program(folder.path(), &[]);
+        command.args(typed.split(' ')).arg(&config);
+        command.env("OF_THIS_TEST", &config);
+        command.stderr(std::process::Stdio::null());
+        let mut command = command.spawn().expect("started");
+        wait_for(&config, |commands| {
+            commands
+                .iter()
+                .any(|command| command.contains("rekindle train "))
+        });
+        // SIGKILL: nothing of the command's own runs any more.
+        command.kill().expect("killed");
+        command.wait().expect("ended");
+        wait_for(&config, |commands| commands.is_empty());
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ mod track;
 
 use std::{process, thread};
 
-use clap::Parser;
+use clap::FromArgMatches;
 
 use args::{Cli, Command};
 
@@ -78,7 +78,9 @@ fn main() {
 }
 
 fn run() {
-    let Cli { command, look } = Cli::try_parse().unwrap_or_else(|error| {
+    let typed = Cli::program().try_get_matches();
+    let typed = typed.and_then(|typed| Cli::from_arg_matches(&typed));
+    let Cli { command, look } = typed.unwrap_or_else(|error| {
         ranks::leave_to_first(error.exit_code());
         if error.use_stderr() {
             failure::document::write_usage(&error);

@@ -22,14 +22,7 @@ pub struct LookArgs {
     #[arg(short, long, global = true)]
     pub quiet: bool,
     /// When to use colour: auto, always or never
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHEN",
-        default_value = "auto",
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
 }
 

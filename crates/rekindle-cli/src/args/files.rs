@@ -46,13 +46,7 @@ pub struct InitArgs {
     #[arg(value_name = "DATA", default_value = "synthetic")]
     pub story: Story,
     /// Write the config to FILE, which must not exist
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        default_value = "rekindle.toml",
-        help_heading = "Output"
-    )]
+    #[arg(short, long, value_name = "FILE", default_value = "rekindle.toml")]
     pub output: PathBuf,
 }
 

@@ -14,7 +14,7 @@ mod shared;
 mod sweep;
 mod train;
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, CommandFactory, Parser, Subcommand};
 
 pub use self::{
     files::{CompletionsArgs, DevicesArgs, InitArgs, ReportArgs, RunsArgs, Story},
@@ -44,6 +44,22 @@ pub struct Cli {
     pub command: Command,
     #[command(flatten)]
     pub look: LookArgs,
+}
+
+/// The arguments that `-h` shows, of whichever command has them; `--help` shows all.
+const USUAL: &str = "config batch segments budget plan steps device weights compare track output resume json \
+    chain explain frontier budgets vary slowdown confirm runs folder story shell";
+
+impl Cli {
+    /// The command line as it is understood.
+    pub fn program() -> clap::Command {
+        let short = |arg: Arg| {
+            let usual = USUAL.split(' ').any(|name| arg.get_id() == name);
+            arg.hide_short_help(!usual)
+        };
+        let program = Self::command().mut_args(short);
+        program.mut_subcommands(|command| command.mut_args(short))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -76,8 +92,27 @@ pub enum Command {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
-    use clap::CommandFactory;
+
+    /// What people do with a command, and what it cannot run without.
+    #[test]
+    fn short_help_shows_a_dozen_options() {
+        let mut program = Cli::program();
+        program.build();
+        let commands = program.get_subcommands();
+        let mut known = HashSet::new();
+        for command in commands.filter(|command| command.get_name() != "help") {
+            known.extend(command.get_arguments().map(|arg| arg.get_id().as_str()));
+            let short = |arg: &&Arg| !arg.is_hide_short_help_set();
+            let mut needed = command.get_arguments().filter(|arg| arg.is_required_set());
+            assert!(needed.all(|arg| short(&arg)), "{}", command.get_name());
+            let shown = command.get_arguments().filter(short).count();
+            assert!(shown <= 14, "{}: {shown}", command.get_name());
+        }
+        assert!(USUAL.split(' ').all(|name| known.contains(name)));
+    }
 
     /// Every example in a help text is a valid command line.
     #[test]
@@ -100,7 +135,7 @@ mod tests {
     /// Commands are left whole: they are copied.
     #[test]
     fn help_fits_80_columns() {
-        let mut program = Cli::command().term_width(80);
+        let mut program = Cli::program().term_width(80);
         program.build();
         let mut helps = vec![program.render_long_help()];
         let commands = program.get_subcommands_mut();

@@ -37,9 +37,8 @@ pub struct ProfileArgs {
     /// Write the chain to this file
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// Write the chain as one JSON document to standard output
-    #[arg(long, help_heading = "Output")]
-    pub json: bool,
+    #[command(flatten)]
+    pub answer: AnswerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -98,21 +97,15 @@ pub struct PlanArgs {
         help_heading = "Several ranks"
     )]
     pub link: Option<Rate>,
-    /// Write the plan to this file, for `rekindle train --plan`
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        conflicts_with = "frontier",
-        help_heading = "Output"
-    )]
-    pub output: Option<PathBuf>,
-    /// Show where the peak is, what it consists of, and which operations run again or wait on the host
-    #[arg(long, conflicts_with_all = ["frontier", "json"], help_heading = "Output")]
-    pub explain: bool,
-    /// Show all useful points: the fastest step for each budget
-    #[arg(long, conflicts_with_all = ["budget", "segments"], help_heading = "Output")]
-    pub frontier: bool,
     #[command(flatten)]
     pub answer: AnswerArgs,
+    /// Write the plan to this file, for `rekindle train --plan`
+    #[arg(short, long, value_name = "FILE", conflicts_with = "frontier")]
+    pub output: Option<PathBuf>,
+    /// Show where the peak is, what it consists of, and which operations run again or wait on the host
+    #[arg(long, conflicts_with_all = ["frontier", "json"])]
+    pub explain: bool,
+    /// Show all useful points: the fastest step for each budget
+    #[arg(long, conflicts_with_all = ["budget", "segments"])]
+    pub frontier: bool,
 }

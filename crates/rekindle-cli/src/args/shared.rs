@@ -88,23 +88,18 @@ pub struct AnswerArgs {
 
 /// What every command that measures takes.
 #[derive(Debug, Clone, Default, Args, Serialize)]
-#[command(next_help_heading = "Device and measurement")]
+#[command(next_help_heading = "Schedule")]
 pub struct MeasureArgs {
-    /// auto (the default: cuda:0 if it can be used, else cpu), cpu, cuda, cuda:N, wgpu or wgpu:N
-    #[arg(long, value_name = "D")]
-    pub device: Option<DeviceChoice>,
     /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
-    #[arg(
-        long,
-        value_name = "WHICH",
-        help_heading = "Schedule",
-        value_parser = word::<Count>()
-    )]
+    #[arg(long, value_name = "WHICH", value_parser = word::<Count>())]
     pub count: Option<Count>,
     /// Whether a plan within a budget may move tensors of a GPU to host memory between forward and backward: auto (the
     /// default) or never
-    #[arg(long, value_name = "WHEN", help_heading = "Schedule")]
+    #[arg(long, value_name = "WHEN")]
     pub offload: Option<OffloadChoice>,
+    /// auto (the default: cuda:0 if it can be used, else cpu), cpu, cuda, cuda:N, wgpu or wgpu:N
+    #[arg(long, value_name = "D", help_heading = "Device and measurement")]
+    pub device: Option<DeviceChoice>,
 }
 
 /// Reads a word as serde does. Its schema says which words there are, and what each means.

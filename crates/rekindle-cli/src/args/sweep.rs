@@ -11,30 +11,21 @@ use super::{AnswerArgs, ConfigArgs, MeasureArgs};
 
 #[derive(Debug, Args)]
 #[command(
+    next_help_heading = "Schedule",
     after_help = "Examples:\n  rekindle sweep configs/deep-linear.toml -o sweeps/first\n  rekindle sweep configs/deep-linear.toml --segments 1,4,16 --budgets 40MiB,60MiB"
 )]
 pub struct SweepArgs {
-    #[command(flatten)]
-    pub config: ConfigArgs,
     /// Segment counts to run (by default all powers of two below the number of stages)
-    #[arg(
-        long,
-        value_name = "K,..",
-        value_delimiter = ',',
-        help_heading = "Schedule"
-    )]
+    #[arg(long, value_name = "K,..", value_delimiter = ',')]
     pub segments: Vec<usize>,
     /// Budgets to plan for and run (512MiB, 2GB, 50% of the plain peak; by default spread from the smallest to the plain peak)
-    #[arg(
-        long,
-        value_name = "SIZE,..",
-        value_delimiter = ',',
-        help_heading = "Schedule"
-    )]
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
     pub budgets: Vec<Size>,
     /// Optimizer steps of each row
-    #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Schedule")]
+    #[arg(long, value_name = "N", default_value_t = 5)]
     pub steps: usize,
+    #[command(flatten, next_help_heading = None::<&str>)]
+    pub config: ConfigArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
     /// Write sweep.json, sweep.csv and frontier.svg to this folder, after each row
@@ -46,32 +37,23 @@ pub struct SweepArgs {
 
 #[derive(Debug, Args)]
 #[command(
+    next_help_heading = "Schedule",
     after_help = "Examples:\n  rekindle max configs/deep-linear.toml --vary batch --budget 1GiB\n  rekindle max configs/deep-linear.toml --vary depth --slowdown 1.5 --confirm"
 )]
 pub struct MaxArgs {
-    #[command(flatten)]
-    pub config: ConfigArgs,
     /// What to enlarge: batch, or depth (how often the largest `repeat` group repeats)
-    #[arg(long, value_name = "WHAT", help_heading = "Schedule")]
+    #[arg(long, value_name = "WHAT")]
     pub vary: Lever,
     /// Maximum peak memory (512MiB, 2GB, 80%-of-device; by default what is free)
-    #[arg(
-        long,
-        value_name = "SIZE",
-        allow_hyphen_values = true,
-        help_heading = "Schedule"
-    )]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub budget: Option<Size>,
+    /// Maximum step time, as a multiple of the plain step
+    #[arg(long, value_name = "X", default_value_t = 2.0)]
+    pub slowdown: f64,
+    #[command(flatten, next_help_heading = None::<&str>)]
+    pub config: ConfigArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Maximum step time, as a multiple of the plain step
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 2.0,
-        help_heading = "Schedule"
-    )]
-    pub slowdown: f64,
     /// Run the answer for two steps, and compare its peak with the prediction
     #[arg(long, help_heading = "Output")]
     pub confirm: bool,
@@ -101,30 +83,21 @@ impl Lever {
 
 #[derive(Debug, Args)]
 #[command(
+    next_help_heading = "Schedule",
     after_help = "Examples:\n  rekindle verify configs/parity/conv.toml\n  rekindle verify configs/deep-linear.toml --segments 4,8 --budgets 50MiB"
 )]
 pub struct VerifyArgs {
-    #[command(flatten)]
-    pub config: ConfigArgs,
     /// Segment counts to check (by default the config's own plan, and all powers of two up to the number of stages)
-    #[arg(
-        long,
-        value_name = "K,..",
-        value_delimiter = ',',
-        help_heading = "Schedule"
-    )]
+    #[arg(long, value_name = "K,..", value_delimiter = ',')]
     pub segments: Vec<usize>,
     /// Check the plans for these budgets (512MiB, 2GB, 50% of the plain peak)
-    #[arg(
-        long,
-        value_name = "SIZE,..",
-        value_delimiter = ',',
-        help_heading = "Schedule"
-    )]
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',')]
     pub budgets: Vec<Size>,
     /// Optimizer steps of each check
-    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Schedule")]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     pub steps: usize,
+    #[command(flatten, next_help_heading = None::<&str>)]
+    pub config: ConfigArgs,
     #[command(flatten)]
     pub measure: MeasureArgs,
     #[command(flatten)]

@@ -28,12 +28,7 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub schedule: ScheduleArgs,
     /// Use the schedule in FILE, written by `rekindle plan -o`
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "planner",
-        help_heading = "Schedule"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "planner")]
     pub plan: Option<PathBuf>,
     /// Optimizer steps (the config's if not given)
     #[arg(long, value_name = "N", help_heading = "Training")]

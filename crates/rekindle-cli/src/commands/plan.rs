@@ -19,6 +19,7 @@ use crate::{
     device::{DeviceChoice, OffloadChoice},
     failure::{Failure, Outcome},
     input, network, output,
+    plot::timeline::KINDS,
     progress::planning,
     ranks, summary,
     table::{self, Cell, several},
@@ -210,15 +211,8 @@ fn peak(plan: &Planned) -> table::Table {
     let (action, parts) = plan.at_peak();
     let header = format!("at the peak, `{action}`|bytes");
     let mut table = table::table(&header, 1..2);
-    for (part, bytes) in [
-        ("parameters, data, optimizer state", parts.fixed),
-        ("kept activations", parts.activations),
-        ("live segment", parts.graphs),
-        ("gradients of activations", parts.gradients),
-        ("gradients of parameters", parts.parameter_gradients),
-        ("temporaries of the action", parts.temporary),
-    ] {
-        table.add_row([Cell::from(part), Cell::bytes(bytes)]);
+    for (part, _, of) in KINDS {
+        table.add_row([Cell::from(part), Cell::bytes(of(&parts))]);
     }
     table
 }

@@ -31,7 +31,7 @@ pub fn run(args: &ProfileArgs) -> Outcome {
     if let Some(path) = &args.output {
         output::named_file(path, &text)?;
     }
-    if args.json {
+    if args.answer.json {
         output::text(&format!("{text}\n"))
     } else {
         output::text(&table(&step.chain))

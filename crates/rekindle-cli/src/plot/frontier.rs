@@ -1,71 +1,69 @@
 //! A sweep: memory against time.
 //!
-//! Each run is a mark at its measured peak and step time; its colour says what kind of run it is. A mark is full, and has
-//! its name beside it, where no other run takes less memory without taking more time. Plans are joined in the order of their
-//! peaks. The pointer shows every run's numbers.
+//! Each run is a mark at its measured peak and step time, with a line from its quickest to its slowest step; its colour says
+//! what kind of run it is. A mark is full, and has its name beside it where there is room, where no other run takes less memory
+//! without taking more time. The pointer shows every run's numbers. Axes begin where the data does.
 
-use rekindle_plan::Seconds;
+use super::chart::{Axis, BOLD, BYTES, DASHES, PAPER, Picture, SECONDS, SOFT, TEXT};
+use crate::sweep::{Point, SweepRecord};
 
-use super::chart::{Axis, PAPER, Picture, Place, SOFT, TEXT};
-use crate::sweep::{Point, SweepRecord, SweepRow};
-
-/// Axes end at so many times the largest value: labels stand there.
-const ROOM: f64 = 1.15;
-/// A limit so many times the highest peak would only press the marks together.
-const FAR_LIMIT: f64 = 1.5;
-
-const PLANS: &str = "#0072B2";
+/// A limit above so many times the highest peak would only press the marks together.
+const FAR_LIMIT: f64 = 1.2;
 
 /// The kind of a run, and its colour.
 fn kind(asked: Point) -> (&'static str, &'static str) {
     match asked {
         Point::Plain => ("plain run", TEXT),
         Point::Segments(_) => ("segments", "#D55E00"),
-        Point::Optimal(_) => ("plan within a budget", PLANS),
+        Point::Optimal(_) => ("plan within a budget", "#0072B2"),
     }
+}
+
+/// From below the least value to above the largest: labels stand there. Values that are nearly the same look so.
+fn around(values: impl Iterator<Item = f64>) -> [f64; 2] {
+    let [least, most] = values.fold([f64::MAX, 0.0], |[least, most], value| {
+        [least.min(value), most.max(value)]
+    });
+    let room = 0.15 * (most - least).max(most / 20.0);
+    [(least - room).max(0.0), most + room]
 }
 
 /// The frontier of a sweep, if any of its rows ran.
 pub fn picture(record: &SweepRecord) -> Option<String> {
-    let measured = |row: &SweepRow| row.ran.as_ref().map(|ran| ran.measured);
-    let highest = record.rows.iter().filter_map(measured);
-    let highest = highest.map(|measured| measured.peak).max()?;
-    let mut marks: Vec<(&SweepRow, Place)> = Vec::new();
-    let mut slowest = 0.0;
-    for row in &record.rows {
-        if let Some(measured) = measured(row) {
-            marks.push((row, (measured.peak.0 as f64, measured.step.0)));
-            slowest = f64::max(slowest, measured.step.0);
-        }
-    }
-    let far = highest.0 as f64 * FAR_LIMIT;
-    let limit = record.limit_bytes.filter(|limit| limit.0 as f64 <= far);
+    let ran = record.rows.iter();
+    let ran = ran.filter_map(|row| Some((row, row.ran.as_ref()?.measured)));
+    let highest = ran.clone().map(|(_, measured)| measured.peak).max()?;
+    let near = |limit: &rekindle_plan::Bytes| limit.0 as f64 <= FAR_LIMIT * highest.0 as f64;
+    let limit = record.limit_bytes.filter(near);
+    let peaks = ran.clone().map(|(_, measured)| measured.peak).chain(limit);
+    let peaks = around(peaks.map(|peak| peak.0 as f64));
+    let times = ran.clone().flat_map(|(_, measured)| {
+        let range = measured.range.into_iter().flatten();
+        range.chain([measured.step])
+    });
+    let times = around(times.map(|time| time.0));
     let mut picture = Picture::new(
-        &format!("Memory against time of {}", record.config),
-        Axis::of_bytes(
-            "measured peak",
-            highest.max(limit.unwrap_or_default()),
-            ROOM,
-        ),
-        Axis::of_seconds("step time", Seconds(slowest), ROOM),
+        &format!("{}: memory against time", record.config),
+        Axis::new("measured peak", peaks, BYTES),
+        Axis::new("step time", times, SECONDS),
     );
     if let Some(limit) = limit {
-        let line = [0.0, slowest * ROOM].map(|time| (limit.0 as f64, time));
-        picture.dashes(&line, SOFT, &format!("limit {limit}"));
+        let line = times.map(|time| (limit.0 as f64, time));
+        picture.line(&line, SOFT, DASHES, Some(&format!("limit {limit}")));
     }
-    let planned = |row: &SweepRow| matches!(row.asked, Point::Optimal(_));
-    let plans = marks.iter().filter(|(row, _)| planned(row));
-    let mut plans: Vec<Place> = plans.map(|(_, place)| *place).collect();
-    plans.sort_by(|a, b| a.0.total_cmp(&b.0));
-    picture.line(&plans, PLANS, 1, None);
-    for &(row, place) in &marks {
+    for (row, measured) in ran.clone() {
         let (name, colour) = kind(row.asked);
+        let peak = measured.peak.0 as f64;
         picture.dot_entry(name, [colour, colour]);
-        let inner = if row.pareto { colour } else { PAPER };
-        picture.dot(place, [inner, colour], &row.line());
-        if row.pareto {
-            picture.label(place, true, &row.name());
+        if let Some(range) = measured.range {
+            let name = "quickest to slowest step";
+            picture.line(&range.map(|time| (peak, time.0)), colour, BOLD, Some(name));
         }
+        let inner = if row.pareto { colour } else { PAPER };
+        picture.dot((peak, measured.step.0), [inner, colour], &row.line());
+    }
+    for (row, measured) in ran.filter(|(row, _)| row.pareto) {
+        picture.label((measured.peak.0 as f64, measured.step.0), &row.name());
     }
     picture.dot_entry("hollow: another run beats it", [PAPER, SOFT]);
     Some(picture.svg())

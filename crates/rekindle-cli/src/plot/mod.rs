@@ -2,11 +2,11 @@
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | [`chart`] | a picture: axes and ticks, shapes, legend, what the pointer shows |
+//! | [`chart`] | a picture: colours, axes and ticks, shapes, legend, what the pointer shows |
 //! | [`timeline`] | one step: memory over time, by kind |
 //! | [`frontier`] | a sweep: memory against time |
 //!
-//! Pictures load no resources and contain no scripts. Axes of memory and time begin at zero.
+//! Pictures load no resources and contain no scripts.
 
 mod chart;
 pub mod frontier;

@@ -1,8 +1,8 @@
 //! One step: memory over time, by kind.
 //!
-//! Areas are the prediction, stacked by kind, each action as high as its peak; the line over them is the measurement.
-//! The strip above shows which pass was running; for a run on several ranks, a second strip shows the all-reduces. The
-//! legend has each kind's bytes at the predicted peak, and each pass's time.
+//! Areas are the prediction, stacked by kind, each action as high as its peak; the line over them is the measurement. Both
+//! axes begin at zero. The strip above shows which pass was running; for a run on several ranks, a second strip shows the
+//! all-reduces. The legend has each kind's bytes at the predicted peak, and each pass's time.
 
 use rekindle_plan::{Bytes, Parts, Seconds};
 use rekindle_train::{
@@ -10,33 +10,35 @@ use rekindle_train::{
     timeline::{Pass, TimedAction, Timeline},
 };
 
-use super::chart::{self, Axis, PAPER, Picture, Place, SOFT, TEXT};
+use super::chart::{
+    self, Axis, BOLD, BYTES, DASHES, PAPER, Picture, Place, SECONDS, SOFT, TEXT, THIN,
+};
 
 /// The picture's file in a run's folder.
 pub const TIMELINE: &str = "timeline.svg";
 
 /// Places of the strips, of the peak's label and of the top, as multiples of the highest value.
-const PASS_STRIP: f64 = 1.24;
-const EXCHANGE_STRIP: f64 = 1.19;
-const STRIP: f64 = 0.03;
-const LABEL: f64 = 1.11;
-const TOP: f64 = 1.28;
+const PASS_STRIP: f64 = 1.25;
+const EXCHANGE_STRIP: f64 = 1.2;
+const STRIP: f64 = 0.035;
+const LABEL: f64 = 1.07;
+const TOP: f64 = 1.3;
 /// A budget this many times higher than the peak is not shown, because it would make everything else small.
 const FAR_BUDGET: f64 = 1.6;
 
 /// A kind of bytes: its name, its colour, and its part.
-type Kind = (&'static str, &'static str, fn(&Parts) -> Bytes);
+pub type Kind = (&'static str, &'static str, fn(&Parts) -> Bytes);
 
 /// From the bottom of the stack to its top.
-const KINDS: [Kind; 6] = [
-    ("fixed and input", "#B9BEC5", |parts| parts.fixed),
-    ("kept activations", "#0072B2", |parts| parts.activations),
-    ("live segment", "#56B4E9", |parts| parts.graphs),
-    ("gradients", "#E69F00", |parts| parts.gradients),
-    ("parameter gradients", "#F8D894", |parts| {
-        parts.parameter_gradients
+pub const KINDS: [Kind; 6] = [
+    ("parameters, data, state", "#B9BEC5", |of| of.fixed),
+    ("kept activations", "#0072B2", |of| of.activations),
+    ("recomputed activations", "#56B4E9", |of| of.graphs),
+    ("gradients of activations", "#E69F00", |of| of.gradients),
+    ("gradients of parameters", "#F8D894", |of| {
+        of.parameter_gradients
     }),
-    ("temporary", "#D3EBF9", |parts| parts.temporary),
+    ("temporaries", "#D3EBF9", |of| of.temporary),
 ];
 
 const PASSES: [(Pass, &str, &str); 7] = [
@@ -69,9 +71,9 @@ pub fn picture(record: &RunRecord) -> Option<String> {
     let top = held.max(budget.unwrap_or_default());
     let end = timeline.duration();
     let mut picture = Picture::new(
-        &format!("Memory during step {} of {}", timeline.step, record.name),
-        Axis::of_seconds("time since the step began", end, 1.0),
-        Axis::of_bytes("memory in use", top, TOP),
+        &format!("{}: memory during step {}", record.name, timeline.step),
+        Axis::new("time since the step began", [0.0, end.0], SECONDS),
+        Axis::new("memory in use", [0.0, top.0 as f64 * TOP], BYTES),
     );
     let drawing = Drawing {
         timeline,
@@ -81,11 +83,11 @@ pub fn picture(record: &RunRecord) -> Option<String> {
         top: top.0 as f64,
         end: end.0,
     };
-    drawing.passes(&mut picture);
-    drawing.exchanges(&mut picture);
     drawing.areas(&mut picture);
     drawing.lines(&mut picture);
     drawing.peak(&mut picture);
+    drawing.passes(&mut picture);
+    drawing.exchanges(&mut picture);
     Some(picture.svg())
 }
 
@@ -104,8 +106,12 @@ struct Drawing<'a> {
 impl Drawing<'_> {
     /// A line that is level within every group.
     fn line(&self, height: impl Fn(&Group<'_>) -> Bytes) -> Vec<Place> {
-        let level = |group: &Group<'_>| group.ends.map(|end| (end, height(group).0 as f64));
-        self.groups.iter().flat_map(level).collect()
+        let same = self.groups.chunk_by(|a, b| height(a) == height(b));
+        let level = |run: &[Group<'_>]| {
+            let ends = [run[0].ends[0], run[run.len() - 1].ends[1]];
+            ends.map(|end| (end, height(&run[0]).0 as f64))
+        };
+        same.flat_map(level).collect()
     }
 
     /// The corners of a block of a strip.
@@ -116,6 +122,7 @@ impl Drawing<'_> {
 
     /// Which pass was running.
     fn passes(&self, picture: &mut Picture) {
+        picture.caption("time of each pass (the strip above):");
         for (pass, name, colour) in PASSES {
             let actions = self.timeline.actions.iter();
             let of_pass = actions.filter(|action| action.pass == pass);
@@ -152,6 +159,7 @@ impl Drawing<'_> {
 
     /// The prediction, from the top of the stack to its bottom, each layer over the one above it.
     fn areas(&self, picture: &mut Picture) {
+        picture.caption("at the peak, as predicted (areas) and measured (line):");
         for layers in (1..=KINDS.len()).rev() {
             let (name, colour, of) = KINDS[layers - 1];
             let mut outline = self.line(|group| {
@@ -173,16 +181,17 @@ impl Drawing<'_> {
                 Bytes::ZERO => "budget",
                 _ => "budget for buffers",
             };
-            picture.dashes(&line, TEXT, &format!("{of} {budget}"));
+            picture.line(&line, TEXT, DASHES, Some(&format!("{of} {budget}")));
         }
         if self.groups.iter().any(|group| group.reserved.is_some()) {
             let line = self.line(|group| group.reserved.unwrap_or_default());
-            picture.line(&line, SOFT, 1, Some("reserved by the pools"));
+            picture.line(&line, SOFT, THIN, Some("reserved by the pools"));
         }
         let measured = self.line(|group| group.measured);
         // Paper around the line, so that it is seen on every colour.
-        picture.line(&measured, PAPER, 4, None);
-        picture.line(&measured, TEXT, 2, Some("measured"));
+        picture.line(&measured, PAPER, (4, None), None);
+        let name = format!("measured {}", self.timeline.measured_peak());
+        picture.line(&measured, TEXT, BOLD, Some(&name));
     }
 
     /// The predicted peak, with both numbers.
@@ -195,9 +204,9 @@ impl Drawing<'_> {
         let above = (point.0, LABEL * self.top);
         let measured = self.timeline.measured_peak();
         let text = format!("predicted peak {peak}, measured {measured}");
-        picture.line(&[point, above], SOFT, 1, None);
+        picture.line(&[point, above], SOFT, THIN, None);
         picture.dot(point, [TEXT, PAPER], "");
-        picture.label(above, point.0 < self.end / 2.0, &text);
+        picture.label(above, &text);
     }
 }
 

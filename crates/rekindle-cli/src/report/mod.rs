@@ -46,7 +46,7 @@ fn page(title: &str, started: Option<&Started>, body: &Markup) -> String {
 fn figure(svg: Option<String>, without: &str) -> Markup {
     html! {
         @match svg {
-            Some(svg) => figure { div.scroll { (PreEscaped(svg)) } },
+            Some(svg) => figure { (PreEscaped(svg)) },
             None => p.soft { (without) },
         }
     }
