@@ -161,3 +161,25 @@ fn options_on_pages_exist() {
     }
     assert!(options > 30, "{options}");
 }
+
+#[test]
+fn each_command_has_a_man_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = rekindle(folder.path(), &["man", "share/man1"]);
+    assert_eq!(said.status.code(), Some(0), "{}", messages(&said));
+    let help = String::from_utf8(rekindle(folder.path(), &["--help"]).stdout).expect("text");
+    let (_, commands) = help.split_once("Commands:\n").expect("commands");
+    let commands = commands
+        .lines()
+        .map_while(|line| line.split_whitespace().next());
+    let mut pages = 0;
+    for command in commands.filter(|command| *command != "help") {
+        let page = folder
+            .path()
+            .join(format!("share/man1/rekindle-{command}.1"));
+        let page = fs::read_to_string(page).expect("a page");
+        assert!(page.contains(".SH DESCRIPTION"), "{page}");
+        pages += 1;
+    }
+    assert!(pages > 10, "{help}");
+}

@@ -111,6 +111,7 @@ fn run() {
         Command::Devices(args) => commands::devices::run(&args),
         Command::Init(args) => commands::init::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
+        Command::Man(args) => commands::completions::man(&args),
     };
     failure::end(result);
 }

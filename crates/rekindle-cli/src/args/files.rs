@@ -1,4 +1,4 @@
-//! Arguments of commands that run no model: `report`, `runs`, `devices`, `init` and `completions`.
+//! Arguments of commands that run no model: `report`, `runs`, `devices`, `init`, `completions` and `man`.
 
 use std::path::PathBuf;
 
@@ -71,4 +71,12 @@ pub struct CompletionsArgs {
     /// bash, elvish, fish, powershell or zsh
     #[arg(value_name = "SHELL")]
     pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rekindle man ~/.local/share/man/man1")]
+pub struct ManArgs {
+    /// The folder for the pages
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
 }

@@ -17,7 +17,7 @@ mod train;
 use clap::{Arg, CommandFactory, Parser, Subcommand};
 
 pub use self::{
-    files::{CompletionsArgs, DevicesArgs, InitArgs, ReportArgs, RunsArgs, Story},
+    files::{CompletionsArgs, DevicesArgs, InitArgs, ManArgs, ReportArgs, RunsArgs, Story},
     plan::{EstimateArgs, PlanArgs, ProfileArgs},
     shared::{AnswerArgs, ConfigArgs, MeasureArgs, ReplaceArgs, ScheduleArgs},
     sweep::{Lever, MaxArgs, SweepArgs, VerifyArgs},
@@ -88,6 +88,8 @@ pub enum Command {
     Init(InitArgs),
     /// Write shell completions to standard output
     Completions(CompletionsArgs),
+    /// Write a man page for each command
+    Man(ManArgs),
 }
 
 #[cfg(test)]
