@@ -117,8 +117,8 @@ pub fn notes(plan: &PlanSummary) -> Vec<String> {
 /// How a run ended: predictions beside measurements, memory by phase, its folder, and last what was saved.
 pub fn closing(record: &RunRecord, folder: Option<&Path>) -> String {
     let mut text = format!("{}\n", predictions(record));
-    if let Some(resident) = record.resident {
-        let _ = writeln!(text, "{}", beside(resident));
+    for sentence in beside(record) {
+        let _ = writeln!(text, "{sentence}");
     }
     let _ = writeln!(text, "\n{}\n", phases(record, false));
     if let Some(growth) = &record.growth {
@@ -146,10 +146,14 @@ pub fn closing(record: &RunRecord, folder: Option<&Path>) -> String {
     text + &terminal::wrapped(&saved(record), "")
 }
 
-/// What the row `resident` is.
-pub fn beside(resident: Resident) -> String {
-    let bytes = resident.beside_bytes;
-    format!("A budget bounds the heap; `resident` adds code and stacks, {bytes}.")
+/// What the row `resident` is, and how long steps took.
+pub fn beside(record: &RunRecord) -> Vec<String> {
+    let resident = record.resident.map(|Resident { beside_bytes, .. }| {
+        format!("A budget bounds the heap; `resident` adds code and stacks, {beside_bytes}.")
+    });
+    let range = record.measured.range;
+    let steps = range.map(|[least, most]| format!("Steps took {least} to {most}."));
+    resident.into_iter().chain(steps).collect()
 }
 
 /// The first and the last loss, and the last evaluation.

@@ -19,7 +19,7 @@ use crate::{
     device::{DeviceChoice, OffloadChoice},
     failure::{Failure, Outcome},
     input, network, output,
-    plot::timeline::KINDS,
+    plot::{text::plot, timeline::KINDS},
     progress::planning,
     ranks, summary,
     table::{self, Cell, several},
@@ -199,11 +199,15 @@ fn frontier_text(frontier: &Frontier) -> String {
         ]);
     }
     let rest = if shown < all {
-        format!("\n{shown} of {all} points; `--json` has all of them.")
+        format!("\n{shown} of {all} points; `--json` has all of them.\n")
     } else {
         String::new()
     };
-    format!("{table}\n{rest}\n")
+    let points = frontier.points.iter();
+    let points: Vec<_> = points
+        .map(|point| (point.predicted_peak, point.predicted_time))
+        .collect();
+    format!("{table}\n{rest}\n{}", plot(&points))
 }
 
 /// The parts of the peak in bytes.

@@ -69,7 +69,7 @@ pub fn run(record: &RunRecord, started: Option<&Started>) -> Result<String, Fail
         p { (summary::saved(record)) }
         p { (summary::losses(record)) }
         (summary::predictions(record).html())
-        @if let Some(resident) = record.resident { p.soft { (summary::beside(resident)) } }
+        @for sentence in summary::beside(record) { p.soft { (sentence) } }
         @if let Some(growth) = &record.growth { p.bad { "Memory grows: " (growth) "." } }
         h2 { "Timeline" }
         (figure(plot::timeline::picture(record), NO_TIMELINE))

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Point;
 use crate::{
+    plot::text::plot,
     summary::error,
     table::{self, Cell, Table, several},
     terminal,
@@ -222,7 +223,11 @@ impl SweepRecord {
         for note in [MARK.to_owned()].into_iter().chain(self.messages()) {
             let _ = writeln!(text, "{}", terminal::wrapped(&note, ""));
         }
-        text
+        let ran = self.rows.iter().filter_map(|row| row.ran.as_ref());
+        let points: Vec<_> = ran
+            .map(|ran| (ran.measured.peak, ran.measured.step))
+            .collect();
+        format!("{text}\n{}", plot(&points))
     }
 
     /// Its rows.
