@@ -5,10 +5,13 @@
 //! `mpirun` too.
 
 use std::{
+    collections::HashSet,
     env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
+
+use serde_json::{Value, json};
 
 const OTHERS: [&str; 7] = [
     "gpt",
@@ -105,6 +108,42 @@ fn deep_linear_stays_within_its_budget() {
 #[test]
 fn deep_conv_stays_within_its_budget() {
     stays_within_its_budget("deep_conv");
+}
+
+/// Of a text whose bytes count up, each window does, and is followed by the next number.
+#[test]
+fn batches_are_windows_and_what_follows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("text"), (0..=255).collect::<Vec<u8>>()).expect("written");
+    let config =
+        "[data.text]\nfiles = [\"text\"]\nwindow = 8\n[train]\nbatch = 4\neval_split = 0.0\n";
+    fs::write(at("config.toml"), config).expect("written");
+    let mut batches = Command::new(program("batches"));
+    let batches = batches.arg(at("config.toml")).arg("2").arg(at("batches"));
+    assert!(batches.status().expect("started").success());
+
+    let file = fs::read(at("batches")).expect("read");
+    let (length, file) = file.split_at(8);
+    let length = u64::from_le_bytes(length.try_into().expect("8 bytes"));
+    let (header, values) = file.split_at(length as usize);
+    let header: Value = serde_json::from_slice(header).expect("JSON");
+    let expected = json!({
+        "inputs": { "dtype": "I32", "shape": [2, 4, 8], "data_offsets": [0, 256] },
+        "targets": { "dtype": "I32", "shape": [2, 4], "data_offsets": [256, 288] },
+    });
+    assert_eq!(header, expected);
+    let ids = values
+        .chunks(4)
+        .map(|id| i32::from_le_bytes(id.try_into().expect("4 bytes")));
+    let ids: Vec<i32> = ids.collect();
+    let (inputs, targets) = ids.split_at(64);
+    for (window, target) in inputs.chunks(8).zip(targets) {
+        let counted: Vec<i32> = (target - 8..*target).collect();
+        assert_eq!(window, counted);
+    }
+    let different: HashSet<&i32> = targets.iter().collect();
+    assert_eq!(different.len(), 8, "an epoch shows no window twice");
 }
 
 #[test]

@@ -529,3 +529,45 @@ fn a_config_in_the_folder_of_a_new_run_is_not_replaced() {
     assert!(said.contains("would replace this file"), "{said}");
     assert_eq!(fs::read(&config).expect("a config"), before);
 }
+
+/// How far a sum over parts of a batch is from the whole batch's: rounding of `f32`, and of Adam's steps.
+const PARTS_TOLERANCE: f64 = 1e-4;
+
+#[test]
+fn parts_of_a_batch_make_a_budget_possible() {
+    let config = WIDE
+        .replace("samples = 64", "samples = 1024")
+        .replace("batch = 8", "batch = 512");
+    let folder = folder(&config);
+    let run = |arguments: &[&str]| {
+        let typed = ["train", "run.toml", "--json", "--update", "after"];
+        rekindle(folder.path(), &[&typed, arguments].concat())
+    };
+    let smallest = document(&run(&["--budget", "1kB"]))["smallest_budget_bytes"].clone();
+    let smallest = smallest.as_u64().expect("bytes");
+    let budget = format!("{}B", smallest - smallest / 20);
+    assert_eq!(run(&["--budget", &budget]).status.code(), Some(3));
+    let trained = run(&["--budget", &budget, "--accumulate", "auto", "-o", "run"]);
+    assert_eq!(trained.status.code(), Some(0), "{}", messages(&trained));
+    let trained = document(&trained);
+    let parts = trained["settings"]["accumulate"].as_u64();
+    assert!(parts > Some(1), "{trained}");
+    assert!(trained["measured_peak_bytes"].as_u64() <= Some(smallest - smallest / 20));
+    let whole = document(&run(&["--planner", "none", "--accumulate", "auto"]));
+    assert_eq!(whole["settings"]["accumulate"], 1);
+    let [off, loss] = [&trained, &whole].map(|run| run["last_loss"].as_f64().expect("a loss"));
+    assert!(
+        (off - loss).abs() <= PARTS_TOLERANCE * loss,
+        "{off}, {loss}"
+    );
+    // What was found once stays.
+    let resume = ["train", "--resume", "run", "--steps", "6", "--json"];
+    let resumed = document(&rekindle(folder.path(), &resume));
+    assert_eq!(resumed["settings"]["accumulate"].as_u64(), parts);
+
+    let normed = config.replace("\"tanh\"", "\"batch_norm\"");
+    fs::write(folder.path().join("run.toml"), normed).expect("written");
+    let refused = run(&["--budget", &budget, "--accumulate", "auto"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(messages(&refused).contains("`--accumulate 4`"));
+}

@@ -104,7 +104,7 @@ impl Estimated<'_> {
             },
             held: held + accumulated + on_host,
         };
-        let loss = loss_of_part(settings.accumulate);
+        let loss = loss_of_part(settings.parts());
         Ok(record::estimate(assumed, make, loss)?)
     }
 }

@@ -1,6 +1,7 @@
-//! Whether a training fits, by its shapes alone: what its peak is made of, the fastest schedule of a kind within a budget, and
-//! the largest size that fits.
+//! Whether a training fits, by its shapes alone: what its peak is made of, the fastest schedule of a kind within a budget, the
+//! fastest number of parts of a batch, and the largest size that fits.
 
+mod parts;
 mod schedule_kind;
 
 use rekindle_plan::{Action, Bytes, Stage};
@@ -8,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{session::Planned, settings::TrainSettings};
+pub use parts::parts;
 use rekindle::record::Estimate;
 pub use schedule_kind::{ScheduleKind, spread};
 

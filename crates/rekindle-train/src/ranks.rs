@@ -184,7 +184,7 @@ impl Ranks {
                 "a batch of {batch} cannot be shared by {ranks} ranks: start {batch} at most, or make `batch` larger"
             )));
         }
-        let accumulate = settings.accumulate.max(1);
+        let accumulate = settings.parts();
         // The first rank's is the largest, the last rank's the smallest.
         let parts = [0, ranks - 1].map(|rank| reduce::part(batch, rank, ranks).len());
         match parts.into_iter().find(|part| part % accumulate > 0) {

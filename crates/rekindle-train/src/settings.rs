@@ -23,7 +23,7 @@ pub struct TrainSettings {
     pub batch: usize,
     /// Equal parts that a step's batch is run in, one after the other; their gradients add up. 1 runs it whole. Batch
     /// normalisation sees each part by itself.
-    pub accumulate: usize,
+    pub accumulate: Accumulate,
     /// Seed of initial weights, shuffling and random layers.
     pub seed: u64,
     /// The type of parameters and activations.
@@ -80,7 +80,7 @@ impl Default for TrainSettings {
         Self {
             steps: 100,
             batch: 32,
-            accumulate: 1,
+            accumulate: Accumulate::Parts(1),
             seed: 0,
             dtype: Dtype::default(),
             master_weights: true,
@@ -133,9 +133,13 @@ impl TrainSettings {
         first_invalid([
             (self.steps > 0, "steps", AT_LEAST_1),
             (self.batch > 0, "batch", AT_LEAST_1),
-            (self.accumulate > 0, "accumulate", AT_LEAST_1),
             (
-                self.batch.is_multiple_of(self.accumulate),
+                self.accumulate != Accumulate::Parts(0),
+                "accumulate",
+                AT_LEAST_1,
+            ),
+            (
+                self.batch.is_multiple_of(self.parts()),
                 "accumulate",
                 &parts,
             ),
@@ -261,17 +265,40 @@ impl TrainSettings {
     /// Bytes of the `f32` sum of gradients that is kept while a batch runs in parts.
     #[must_use]
     pub fn accumulated_bytes(&self, param_count: u64) -> Bytes {
-        match self.accumulate {
-            0 | 1 => Bytes::ZERO,
+        match self.parts() {
+            1 => Bytes::ZERO,
             _ => Bytes(param_count.saturating_mul(Dtype::F32.bytes())),
+        }
+    }
+
+    /// Parts that a batch is run in; 1 as long as their number is not [found](crate::fit::parts).
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        match self.accumulate {
+            Accumulate::Parts(parts) => parts.max(1),
+            Accumulate::Auto => 1,
         }
     }
 
     /// Samples that run at once.
     #[must_use]
     pub fn micro_batch(&self) -> usize {
-        self.batch / self.accumulate.max(1)
+        self.batch / self.parts()
     }
+}
+
+/// In how many parts a batch is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "snake_case",
+    expecting = "expected a number of parts, or \"auto\""
+)]
+pub enum Accumulate {
+    /// In as many as are the fastest within the budget, by shapes; in one without a budget.
+    Auto,
+    /// In so many.
+    #[serde(untagged)]
+    Parts(usize),
 }
 
 /// When a training updates its parameters.

@@ -35,7 +35,7 @@ pub(super) fn check_update(settings: &TrainSettings) -> Result<(), RunError> {
 
 /// Why a training cannot update its parameters in the backward pass, if it cannot.
 fn in_backward_refused(settings: &TrainSettings) -> Option<String> {
-    let parts = settings.accumulate;
+    let parts = settings.parts();
     if parts > 1 {
         return Some(format!(
             "`accumulate = {parts}` adds up gradients of {parts} parts"
@@ -56,6 +56,7 @@ fn in_backward_refused(settings: &TrainSettings) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Accumulate;
     use rekindle::dtype::Dtype;
 
     #[test]
@@ -64,7 +65,7 @@ mod tests {
             let settings = TrainSettings {
                 update,
                 on_nonfinite,
-                accumulate,
+                accumulate: Accumulate::Parts(accumulate),
                 ..TrainSettings::default()
             };
             updates(&settings, budget)

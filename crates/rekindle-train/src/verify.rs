@@ -122,7 +122,7 @@ struct Values {
 impl Trial<'_> {
     /// The median time to compare all parts of a step with their recording.
     fn comparison(&self) -> Result<Seconds, RunError> {
-        let parts = self.job.settings.accumulate;
+        let parts = self.job.settings.parts();
         let batch = self.built.first_part(self.job, &self.device);
         let recorded = record(&self.built.model, &batch, loss_of_part(parts))?;
         let mut times = StepTimes::new();
@@ -183,7 +183,7 @@ impl Trial<'_> {
         seed: StepSeed,
     ) -> (Tensor<1>, GradientsParams) {
         self.device.seed(seed.segment(0));
-        let (loss, _) = loss_of_part(self.job.settings.accumulate)(model, batch);
+        let (loss, _) = loss_of_part(self.job.settings.parts())(model, batch);
         let gradients = GradientsParams::from_grads(loss.backward(), model);
         (loss.inner(), gradients)
     }

@@ -8,7 +8,7 @@ use clap::{
 };
 use rekindle::{Dtype, meter::Count, size::Size};
 use rekindle_plan::Planner;
-use rekindle_train::settings::{LossChunks, StateChoice, UpdateChoice};
+use rekindle_train::settings::{Accumulate, LossChunks, StateChoice, UpdateChoice};
 use schemars::JsonSchema;
 use serde::{
     Serialize,
@@ -35,6 +35,9 @@ pub struct ReplaceArgs {
     /// Samples in each step
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
+    /// Parts that a batch is run in: a number, or auto (as many as are the fastest within the budget)
+    #[arg(long, value_name = "N", value_parser = number_or_word::<Accumulate>)]
+    pub accumulate: Option<Accumulate>,
     /// How often the largest `repeat` group repeats
     #[arg(long, value_name = "N")]
     pub depth: Option<usize>,

@@ -158,7 +158,7 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
 
 fn batch(config: &Config) -> Varied {
     let samples = config.open_data().ok().map(|data| data.train.len());
-    let parts = config.training.accumulate;
+    let parts = config.training.parts();
     Varied {
         lever: Lever::Batch,
         configured: config.training.batch,
@@ -223,7 +223,7 @@ impl Subject<'_> {
         let asked = updates(&self.config.training, true);
         // A batch that is run in equal parts has whole parts.
         let unit = match self.varied.lever {
-            Lever::Batch => self.config.training.accumulate,
+            Lever::Batch => self.config.training.parts(),
             Lever::Depth => 1,
         };
         let mut all: Vec<Largest> = Vec::new();

@@ -6,12 +6,14 @@ use rekindle_train::{
     Estimated,
     data::Split,
     device::{DeviceId, DeviceInfo, probe},
+    fit::parts,
     kernels,
+    model::spec::has_batch_norm,
     ranks::Ranks,
     record::{Measured, RunRecord},
     run_dir::RunDir,
-    session::{self, Event, Job, KEEP_SNAPSHOTS, RunError, ScheduleRequest},
-    settings::TrainSettings,
+    session::{self, Event, Job, KEEP_SNAPSHOTS, MeasuredStep, RunError, ScheduleRequest},
+    settings::{Accumulate, TrainSettings},
 };
 
 use super::plan_graph::plan_elsewhere;
@@ -28,7 +30,7 @@ use crate::{
     ranks,
     started::{CONFIG, Started, check_new, config_of},
     summary,
-    table::thousands,
+    table::{several, thousands},
     track::TrackFile,
 };
 
@@ -48,11 +50,14 @@ pub(super) struct Asked {
 
 /// What a rank is asked for.
 pub(super) fn asked(args: &TrainArgs) -> Result<Asked, Failure> {
-    let config = config::load(args)?;
+    let mut config = config::load(args)?;
     let local = launched::local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
     let schedule = request(&config.run, |size| budget_of(size, &device, &config))?;
+    if let ScheduleRequest::Plan(request) = &schedule {
+        find_parts(&mut config, request.budget, &device)?;
+    }
     Ok(Asked {
         config,
         device,
@@ -307,6 +312,43 @@ pub(super) fn plain_peak(config: &Config, device: &DeviceInfo) -> Result<Bytes, 
         ..config.estimated(&part, kernels(device.device))
     };
     Ok(estimated.estimate()?.plain_peak)
+}
+
+/// Finds in how many parts a batch runs within a budget, where the config leaves that open.
+pub(super) fn find_parts(
+    config: &mut Config,
+    budget: Option<Bytes>,
+    device: &DeviceInfo,
+) -> Outcome {
+    let training = &config.training;
+    if training.accumulate != Accumulate::Auto {
+        return Ok(());
+    }
+    let refused = |why| {
+        let message = format!("`accumulate = \"auto\"` is not for {why}");
+        Err(Failure::usage(message).help("set a number of parts: `--accumulate 4`"))
+    };
+    if has_batch_norm(&config.model.layers) {
+        return refused("batch norm, whose statistics would be each part's");
+    }
+    if launched::launched().is_some() {
+        return refused("several ranks, each of which has a part of the batch already");
+    }
+    let step = |settings: &TrainSettings| {
+        let estimated = Estimated {
+            held: process_bytes(device.device),
+            ..config.estimated(settings, kernels(device.device))
+        };
+        let step = estimated.estimate()?;
+        Ok::<_, Failure>(MeasuredStep::estimated(&step, &config.model, settings))
+    };
+    let parts = budget.map_or(Ok(1), |budget| parts(training, budget, step))?;
+    if parts > 1 {
+        let samples = several(training.batch / parts, "sample");
+        note!("each batch runs in {parts} parts of {samples}");
+    }
+    config.training.accumulate = Accumulate::Parts(parts);
+    Ok(())
 }
 
 /// What a process of this program holds besides a training on a device: on the CPU, about as much as this process.

@@ -92,8 +92,8 @@ pub fn run(args: &VerifyArgs) -> Outcome {
         let verified = &record.verified;
         let compared = verified.comparison_s;
         let share = 100.0 * compared.0 / verified.plain_step_s.0;
-        let only = match config.training.accumulate {
-            0 | 1 => String::new(),
+        let only = match config.training.parts() {
+            1 => String::new(),
             parts => format!("only the first of the {parts} parts of each step is compared\n"),
         };
         format!(

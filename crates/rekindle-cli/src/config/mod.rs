@@ -228,6 +228,7 @@ fn replace_data(
 fn replace_numbers(training: &mut TrainSettings, typed: &TrainArgs) -> Result<(), Failure> {
     let replace = &typed.replace;
     training.batch = replace.batch.unwrap_or(training.batch);
+    training.accumulate = replace.accumulate.unwrap_or(training.accumulate);
     training.steps = typed.steps.unwrap_or(training.steps);
     training.seed = typed.seed.unwrap_or(training.seed);
     training.dtype = replace.dtype.unwrap_or(training.dtype);

@@ -130,11 +130,12 @@ impl<'a> Search<'a> {
         self.runs.peak() <= self.room.device && self.runs.host_peak() <= self.room.host
     }
 
-    /// Evicts until the program fits, at most so often. Whether it does.
-    pub(super) fn fit(&mut self, mut choice: Choice, limit: usize) -> bool {
+    /// Evicts until the program fits, at most so often and with so much work. Whether it does.
+    pub(super) fn fit(&mut self, mut choice: Choice, limit: usize, work: u64) -> bool {
+        let end = self.runs.work.saturating_add(work);
         self.scale.rate = 0.0;
         for _ in 0..limit {
-            if self.runs.peak() <= self.room.device {
+            if self.runs.peak() <= self.room.device || self.runs.work >= end {
                 return self.fits();
             }
             let high = self.highest();

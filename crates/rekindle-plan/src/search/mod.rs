@@ -15,9 +15,9 @@
 //! Where 1 ends above the budget, such rounds lower the bytes above the budget first, whatever the time. The program with the
 //! smallest peak is found in the same way, in steps down from the recorded peak that become smaller.
 //!
-//! Random numbers are the same in every run, and rounds end after a count of the work done, not by a clock: the same graph
-//! gives the same program again. One eviction costs O(values near the moment, times the closures examined), one change
-//! of a run O(degree log n).
+//! Random numbers are the same in every run, and fits and rounds end after a count of the work done, not by a clock: the same
+//! graph gives the same program again, and planning ends, also where evictions make others necessary without end. One eviction
+//! costs O(values near the moment, times the closures examined), one change of a run O(degree log n).
 //!
 //! What it does not do: prove a program optimal, split operations, or overlap transfers with computation.
 
@@ -37,12 +37,17 @@ use runs::{Room, Runs, bucket, key};
 /// The work of a search for each operation, and at most: about half a second.
 const WORK_OF_ONE: u64 = 50_000;
 const MOST_WORK: u64 = 20_000_000;
+/// At least so much where the smallest peak is searched, as far as one start may do it.
+const STEPS_OF_ONE: u64 = 5_000;
 /// Steps to smaller peaks are halved where one fails, until one of the least share of the peak fails.
 const LEAST_STEP: f64 = 0.002;
 /// The share of the work that each step, and each of the least, may do.
 const STEP_PART: u64 = 10;
 const LEAST_STEP_PART: u64 = 2;
-/// Evictions of one round, at most.
+/// The work of one start's fit, at most: four times what any fit of a step of 10,000 operations takes that succeeds.
+const START_WORK: u64 = 2 * MOST_WORK;
+/// Evictions of a descent's first fit, and of one round, at most.
+const FIRST: usize = 1000;
 const ROUND: usize = 60;
 
 /// The fastest program found within a budget, with at most so many bytes of copies on the host, starting from the recorded
@@ -85,7 +90,8 @@ pub(crate) fn smallest(
         device: i64::MAX,
         host: bytes(host),
     };
-    let order = Search::new(&net, room, work(&net, 1)).smallest(&net.orders(starts));
+    let work = work(&net, 1).max(START_WORK.min(STEPS_OF_ONE * net.ranks as u64));
+    let order = Search::new(&net, room, work).smallest(&net.orders(starts));
     net.program(graph, &order)
 }
 
@@ -109,8 +115,7 @@ impl Search<'_> {
         let mut best: Option<(f64, Vec<u32>)> = None;
         for start in std::iter::once(&recorded).chain(others) {
             self.restart(start);
-            let all = 40 * self.net.ranks + 100;
-            if self.fit(Choice::default(), all) {
+            if self.fit(Choice::default(), usize::MAX, START_WORK) {
                 self.prune_all();
                 if best.as_ref().is_none_or(|best| self.runs.seconds < best.0) {
                     best = Some((self.runs.seconds, self.runs.order()));
@@ -183,14 +188,14 @@ impl Search<'_> {
     /// Lowers the bytes above the room until there are none, with at most so much work.
     fn descend(&mut self, work: u64) -> bool {
         let end = self.runs.work + work;
-        self.fit(Choice::default(), 1000);
+        self.fit(Choice::default(), FIRST, 2 * self.work / STEP_PART);
         self.runs.changes.clear();
         let mut over = self.runs.overflow(self.room);
         while over > 0.0 && self.runs.work < end {
             let before = self.runs.seconds;
             self.change();
             let choice = self.choice(6, 0.5);
-            self.fit(choice, ROUND);
+            self.fit(choice, ROUND, self.work);
             let mut now = self.runs.overflow(self.room);
             let most = over * (1.0 + 0.1 * self.random.share().powi(4));
             if now <= most {
@@ -222,7 +227,7 @@ impl Search<'_> {
             let before = self.runs.seconds;
             self.change();
             let choice = self.choice(4, 0.3);
-            let fits = self.fit(choice, ROUND);
+            let fits = self.fit(choice, ROUND, self.work);
             if fits {
                 self.prune_changed(0.0);
             }

@@ -187,6 +187,12 @@ impl Contracted<'_> {
             rank: recorded as u32,
             ..Op::default()
         });
+        // What takes no bytes and is not read costs nothing: the search shall not see it.
+        let values = &self.net.values;
+        let costs = |of: &Value| of.bytes != [0; 2] || !of.readers.is_empty();
+        for op in &mut self.net.ops {
+            op.outputs.retain(|&one| costs(&values[one as usize]));
+        }
         self.net
     }
 

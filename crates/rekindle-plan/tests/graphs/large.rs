@@ -1,7 +1,7 @@
-//! A graph of ten thousand operations is planned in seconds, in a build without optimisation too.
-use crate::graph_support::graphs::{Sequence, residual};
+//! Large graphs, and graphs near their smallest peak, are planned in seconds.
+use crate::graph_support::graphs::{Sequence, equal_steps, residual, training};
 use rekindle_plan::graph::{Program, plan_graph, simulate};
-use rekindle_plan::{Bytes, Request};
+use rekindle_plan::{Bytes, PlanError, Request};
 
 #[test]
 fn ten_thousand_operations() {
@@ -17,8 +17,28 @@ fn ten_thousand_operations() {
 /// A chain so deep that a recursion over it would overflow the stack: everything must be made again from the start.
 #[test]
 fn ten_thousand_operations_in_a_row() {
-    let graph = crate::graph_support::graphs::equal_steps(5_000);
+    let graph = equal_steps(5_000);
     let request = Request::within(Bytes(200));
     let plan = plan_graph(&graph, &request).unwrap();
     assert!(plan.simulated.peak <= Bytes(200));
+}
+
+/// In a fourteenth of its peak, what makes room for one value of this network takes it from others: a fit that only had
+/// evictions to count would not end. A refusal names less than the peak of a plan that is found.
+#[test]
+fn planning_ends_where_evictions_make_each_other_necessary() {
+    let graph = training(&mut Sequence(1), 800);
+    let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
+    let within = |percent| {
+        let budget = Bytes(recorded.peak.0 * percent / 100);
+        plan_graph(&graph, &Request::within(budget))
+    };
+    let plan = within(17).unwrap();
+    match within(7) {
+        Ok(smaller) => assert!(smaller.simulated.peak < plan.simulated.peak),
+        Err(PlanError::Infeasible { leanest, .. }) => {
+            assert!(leanest.simulated.peak < plan.simulated.peak);
+        }
+        Err(error) => panic!("{error}"),
+    }
 }

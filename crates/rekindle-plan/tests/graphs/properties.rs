@@ -217,9 +217,9 @@ fn rises(graphs: &[Graph], budgets: u64) -> (usize, f64) {
     (rises, most)
 }
 
-/// Numbers in another order, and a tensor without bytes.
+/// Numbers in another order, and a tensor without bytes that nothing reads.
 #[test]
-fn other_numbers_of_tensors_change_little() {
+fn other_numbers_and_tensors_without_bytes_change_nothing() {
     let mut random = Sequence(5);
     let graphs = [
         residual(&mut random, 6, 5),
@@ -243,12 +243,11 @@ fn other_numbers_of_tensors_change_little() {
         let recorded = simulate(graph, &Program::recorded(graph).unwrap());
         for tenths in [8, 6] {
             let budget = Bytes(recorded.peak.0 * tenths / 10);
-            let [own, zero, reversed] =
-                [graph, &zero, &reversed].map(|one| added(one, budget, &recorded));
-            for other in [zero, reversed] {
-                let most = 0.15 * own.max(other).max(0.0) + 1e-9;
+            let own = added(graph, budget, &recorded);
+            for other in [&reversed, &zero] {
+                let other = added(other, budget, &recorded);
                 assert!(
-                    (own - other).abs() <= most,
+                    (own - other).abs() <= 1e-9,
                     "{tenths} tenths: {own} and {other}"
                 );
             }

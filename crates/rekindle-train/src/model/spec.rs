@@ -174,6 +174,15 @@ impl LayerSpec {
     }
 }
 
+/// Whether a list has a batch norm, those inside residuals and groups included.
+#[must_use]
+pub fn has_batch_norm(layers: &[LayerSpec]) -> bool {
+    layers.iter().any(|layer| match layer {
+        LayerSpec::Residual(layers) | LayerSpec::Repeat { layers, .. } => has_batch_norm(layers),
+        layer => *layer == LayerSpec::BatchNorm,
+    })
+}
+
 /// All layers of an unfolded list, those inside residuals counted.
 #[must_use]
 pub fn count_layers(layers: &[LayerSpec]) -> usize {

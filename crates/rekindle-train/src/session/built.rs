@@ -77,7 +77,7 @@ impl Built {
         let settings = job.settings;
         self.evaluate_last(job, device);
         let batch = self.first_part(job, device);
-        let loss = loss_of_part(settings.accumulate);
+        let loss = loss_of_part(settings.parts());
         // The indices of a step's samples, and the sum of gradients of earlier parts, which is kept while the next part
         // runs.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
@@ -168,7 +168,7 @@ fn check_buffers(job: &Job<'_>) -> Result<(), RunError> {
         return Ok(());
     };
     let own = TrainSettings {
-        batch: job.micro_batch() * job.settings.accumulate.max(1),
+        batch: job.micro_batch() * job.settings.parts(),
         ..job.settings.clone()
     };
     let estimated = Estimated {

@@ -148,7 +148,7 @@ impl<'a> Job<'a> {
     /// Samples that this rank runs at once.
     #[must_use]
     pub fn micro_batch(&self) -> usize {
-        self.part().len() / self.settings.accumulate.max(1)
+        self.part().len() / self.settings.parts()
     }
 
     /// Which updates its plans may have, where the optimizer's state is whole.

@@ -60,7 +60,7 @@ impl MeasuredStep {
     pub fn estimated(estimate: &Estimate, model: &ModelSpec, settings: &TrainSettings) -> Self {
         let names = model.stage_names();
         let chain = named(estimate.chain.clone(), &estimate.marks, &names);
-        Self::recorded(chain, settings.accumulate.max(1), estimate.profile.clone())
+        Self::recorded(chain, settings.parts(), estimate.profile.clone())
     }
 
     /// Keeps all tensors of its plans on the device.

@@ -24,7 +24,7 @@ impl Engine {
         chain.optimizer = step.optimizer_cost();
         // The state is counted in the optimizer's costs.
         chain.fixed_bytes -= chain.optimizer.state_bytes;
-        MeasuredStep::recorded(chain, job.settings.accumulate, step.profile())
+        MeasuredStep::recorded(chain, job.settings.parts(), step.profile())
     }
 
     /// The step's plan by stages, with the names of the model's stages.
@@ -96,7 +96,7 @@ impl Engine {
 
     /// The plan that the step has now.
     pub(crate) fn current(&self, job: &Job<'_>) -> Planned {
-        let (parts, optimizer) = (job.settings.accumulate, self.step.optimizer_cost());
+        let (parts, optimizer) = (job.settings.parts(), self.step.optimizer_cost());
         let (plan, staged) = (self.step.plan(), self.staged_plan(job));
         Planned::new(parts, plan, staged, optimizer)
     }

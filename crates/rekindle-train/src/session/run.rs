@@ -92,7 +92,7 @@ impl<'a> Session<'a> {
     /// Trains until the last step, or until it is told to stop.
     pub(super) fn run(self) -> Result<RunRecord, RunError> {
         let (data, batches, part) = (self.job.train, self.batches, self.job.part());
-        let (parts, samples) = (self.job.settings.accumulate, self.job.micro_batch());
+        let (parts, samples) = (self.job.settings.parts(), self.job.micro_batch());
         let build = move |number| {
             let first = part.start + number % parts * samples;
             data.batch(&batches.step(number / parts)[first..first + samples])

@@ -6,7 +6,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::StepRecord,
     session::{Job, ScheduleRequest, run},
-    settings::{OptimizerKind, TrainSettings},
+    settings::{Accumulate, OptimizerKind, TrainSettings},
 };
 
 use crate::jobs::{Steps, classifier, vectors};
@@ -35,7 +35,7 @@ fn train(accumulate: usize, segments: usize) -> Vec<StepRecord> {
     let data = vectors(WIDTH, WIDTH, 40);
     let momentum = (OptimizerKind::Sgd, 0.9, 0.0);
     let settings = TrainSettings {
-        accumulate,
+        accumulate: Accumulate::Parts(accumulate),
         ..classifier(5, BATCH, momentum)
     };
     let request = ScheduleRequest::Plan(Request::of(Planner::Segments(Some(segments)), None));

@@ -13,7 +13,7 @@ use rekindle_train::{
     record::RunRecord,
     run_dir::{RunDir, SnapshotEvery},
     session::{Infeasible, Job, RunError, ScheduleRequest, measure, run},
-    settings::{LossChunks, OnNonFinite, OptimizerKind, TrainSettings},
+    settings::{Accumulate, LossChunks, OnNonFinite, OptimizerKind, TrainSettings},
 };
 
 use crate::{
@@ -38,7 +38,7 @@ fn an_overflow_is_skipped_and_halves_the_scale() {
             steps: 8,
             // The gradient of a logit is up to half the scale: times an activation above 2 it is too large for `f16`.
             batch: 2,
-            accumulate,
+            accumulate: Accumulate::Parts(accumulate),
             dtype: Dtype::F16,
             eval_every: None,
             ..settings(ADAM)
@@ -206,7 +206,7 @@ fn half_types_train_as_f32_does() {
         let settings = TrainSettings {
             dtype,
             master_weights,
-            accumulate,
+            accumulate: Accumulate::Parts(accumulate),
             ..classifier(60, 16, SGD)
         };
         losses(&model, &data, &settings)
@@ -279,7 +279,7 @@ fn peaks_hold_master_weights_and_sums_of_gradients() {
     let data = vectors(128, 8, 1024);
     let settings = TrainSettings {
         dtype: Dtype::Bf16,
-        accumulate: 2,
+        accumulate: Accumulate::Parts(2),
         ..classifier(3, 1024, ADAM)
     };
     peaks(&mlp, &data, &settings);

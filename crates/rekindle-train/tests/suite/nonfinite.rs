@@ -11,7 +11,7 @@ use rekindle_train::{
     record::{RunRecord, StepRecord},
     run_dir::{RunDir, SnapshotEvery},
     session::{Event, Job, RunError, ScheduleRequest, run},
-    settings::{OnNonFinite, RateSchedule, TrainSettings},
+    settings::{Accumulate, OnNonFinite, RateSchedule, TrainSettings},
 };
 
 use crate::{
@@ -71,7 +71,7 @@ fn train<'a>(
     let split = data(&model, None);
     let settings = TrainSettings {
         steps: STEPS,
-        accumulate,
+        accumulate: Accumulate::Parts(accumulate),
         eval_every: None,
         on_nonfinite,
         ..settings(ADAM)

@@ -27,7 +27,7 @@ use rekindle_train::{
     record::RunRecord,
     run_dir::{RunDir, SnapshotEvery},
     session::{Event, Job, RunError, ScheduleRequest, run},
-    settings::{TrainSettings, UpdateChoice},
+    settings::{Accumulate, TrainSettings, UpdateChoice},
     shortage::Shortage,
 };
 
@@ -391,7 +391,7 @@ fn a_tensor_larger_than_a_buffer_of_the_device_is_told_before_the_start() {
     let (model, data) = (model(), vectors(WIDTH, WIDTH, 2 * BATCH));
     let refused = |limit: u64, accumulate| {
         let settings = TrainSettings {
-            accumulate,
+            accumulate: Accumulate::Parts(accumulate),
             ..classifier(1, BATCH, ADAM)
         };
         let device = DeviceInfo {

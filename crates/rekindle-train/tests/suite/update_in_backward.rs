@@ -20,7 +20,7 @@ use rekindle_train::{
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
     session::{Job, RunError, ScheduleRequest, run},
-    settings::{LossScale, OnNonFinite, OptimizerKind, TrainSettings, UpdateChoice},
+    settings::{Accumulate, LossScale, OnNonFinite, OptimizerKind, TrainSettings, UpdateChoice},
 };
 
 use crate::{
@@ -441,7 +441,7 @@ fn what_needs_all_gradients_is_refused() {
         }
     };
     let parts = TrainSettings {
-        accumulate: 2,
+        accumulate: Accumulate::Parts(2),
         ..settings.clone()
     };
     let clipped = TrainSettings {

@@ -28,7 +28,7 @@ impl Session<'_> {
     pub(super) fn step(&mut self, ahead: &mut Ahead) -> Result<(StepRecord, Parts), RunError> {
         loop {
             let next = self.progress.steps + 1;
-            let parts = self.job.settings.accumulate;
+            let parts = self.job.settings.parts();
             let parts = (0..parts).map(|part| ahead.take((next - 1) * parts + part));
             let tracked = self.job.track && self.steps_here() < TRACKED_STEPS;
             if tracked || self.traced == Some(next) {
