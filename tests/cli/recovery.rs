@@ -281,6 +281,53 @@ optimizer = "adam"
     }
 }
 
+/// Refused by its shapes, a training is told a batch and a budget that it can have.
+#[test]
+fn the_batch_and_the_budget_that_shapes_name_work() {
+    let config = r#"
+[data]
+synthetic = { shape = [256], target = { classes = 4 }, samples = 1000000 }
+[model]
+layers = [
+  { repeat = { times = 10, layers = [{ residual = [{ linear = { out = 256 } }, "gelu"] }] } },
+  { linear = { out = 4 } },
+]
+[train]
+steps = 2
+batch = 8000
+eval_split = 0
+"#;
+    let folder = folder(config);
+    let train = |more: &[&str]| {
+        let train = ["train", "run.toml", "--device", "cpu", "--json"];
+        rekindle(folder.path(), &[&train[..], more].concat())
+    };
+    let refused = |more: &[&str]| {
+        let output = train(more);
+        assert_eq!(output.status.code(), Some(3), "{}", messages(&output));
+        let refused = document(&output);
+        assert_eq!(refused["from_shapes"], true, "{refused}");
+        (refused, messages(&output))
+    };
+    let works = |more: &[&str], budget: u64| {
+        let output = train(more);
+        assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
+        let peak = document(&output)["measured_peak_bytes"].as_u64();
+        assert!(peak <= Some(budget), "{peak:?} of {budget}");
+    };
+    // No part of the command beside the batch is another one.
+    let (huge, said) = refused(&["--batch", "1000000", "--budget", "32MiB"]);
+    let batch = huge["batch"].as_u64().expect("a batch").to_string();
+    assert!(said.contains(&format!("try `--batch {batch}`")), "{said}");
+    works(&["--batch", &batch, "--budget", "32MiB"], 32 << 20);
+    // Not even one sample fits beside the weights.
+    let (small, said) = refused(&["--budget", "1MiB"]);
+    assert!(small["batch"].is_null(), "{small}");
+    assert!(said.contains("try `--budget "), "{said}");
+    let smallest = small["smallest_budget_bytes"].as_u64().expect("bytes");
+    works(&["--budget", &format!("{smallest}B")], smallest);
+}
+
 /// The smallest budget that is named for a run with a folder holds it, and holds it when it is resumed.
 #[test]
 fn a_run_within_its_smallest_budget_is_resumed_in_it() {

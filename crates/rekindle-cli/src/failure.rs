@@ -112,9 +112,13 @@ impl From<Infeasible> for Failure {
             false => ("", error.smallest),
         };
         let failure = Self::coded(exit::NO_PLAN, &error);
+        let help = match error.batch {
+            Some(batch) => format!("try `--batch {batch}`"),
+            None => format!("try `{planner}--budget {}`", advised(smallest)),
+        };
         Self {
             infeasible: Some(Box::new(error)),
-            ..failure.help(format!("try `{planner}--budget {}`", advised(smallest)))
+            ..failure.help(help)
         }
     }
 }

@@ -106,8 +106,8 @@ pub enum RunError {
 /// A budget that no plan fits.
 #[derive(Debug, Clone, PartialEq, Error, Serialize, Deserialize, JsonSchema)]
 #[error(
-    "{} {budget} ({} bytes): the smallest workable budget is {smallest} ({} bytes){}",
-    no_fit(*planner), budget.0, smallest.0, held_at(floor.as_deref())
+    "{} {budget} ({} bytes): {} {smallest} ({} bytes){}",
+    no_fit(*planner), budget.0, found(*from_shapes), smallest.0, held_at(floor.as_deref())
 )]
 pub struct Infeasible {
     /// The planner that was asked.
@@ -123,6 +123,20 @@ pub struct Infeasible {
     pub smallest_of_all: Bytes,
     /// Where the plan of that planner has its peak, such as `while it makes the gradient of ..`; `null` if that is not known.
     pub floor: Option<String>,
+    /// Whether this was counted from shapes, before anything ran: smaller budgets may work, too.
+    #[serde(default)]
+    pub from_shapes: bool,
+    /// A batch that works within the budget, the largest that shapes are sure of; `null` where it was not searched for, or not
+    /// even 1 is.
+    #[serde(default)]
+    pub batch: Option<usize>,
+}
+
+fn found(from_shapes: bool) -> &'static str {
+    match from_shapes {
+        true => "counted from shapes, a budget that works is",
+        false => "the smallest workable budget is",
+    }
 }
 
 /// The start of the error message, which names the plans that do not fit.
@@ -158,6 +172,8 @@ pub(crate) fn refused(
                     smallest: smallest + more,
                     smallest_of_all: of_all.map_or(smallest, |all| all.min(smallest)) + more,
                     floor,
+                    from_shapes: false,
+                    batch: None,
                 })
             }
             None => RunError::OverBudget {

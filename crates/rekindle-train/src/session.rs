@@ -5,6 +5,7 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `job.rs`, `plan_file.rs` | what is to be trained, and where its schedule comes from |
+//! | `from_shapes.rs` | what is refused before anything is built |
 //! | `built.rs` | the model as it is built; its step, recorded and measured |
 //! | `plans.rs`, `planned.rs` | plans of that step, and what each takes |
 //! | `measured_step.rs` | a step that was measured elsewhere, and its plans |
@@ -15,6 +16,7 @@
 
 pub(super) mod built;
 mod event;
+mod from_shapes;
 mod frontier;
 mod job;
 mod measured_step;

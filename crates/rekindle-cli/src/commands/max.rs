@@ -2,7 +2,10 @@
 //!
 //! Sizes are searched with steps that are recorded from shapes, without running anything. `--confirm` runs the answer.
 
-use std::fmt::Write;
+use std::{
+    fmt::Write,
+    time::{Duration, Instant},
+};
 
 use rekindle::{
     meter::Count,
@@ -45,6 +48,12 @@ const PRECISION: f64 = 1e-2;
 
 /// Maximum size in the search.
 const LARGEST: usize = 1 << 32;
+
+/// The longest search, unless one size takes longer: each way to run a size may end after a third of it, the next a third later.
+const LONGEST: Duration = Duration::from_secs(24);
+
+/// Time between two lines that say how far the search is.
+const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Steps of a confirming run: the optimizer's state is allocated in the first, so the peak is in the second.
 const CONFIRMING_STEPS: usize = 2;
@@ -227,29 +236,50 @@ impl Subject<'_> {
             Lever::Depth => 1,
         };
         let mut all: Vec<Largest> = Vec::new();
-        for way in ScheduleKind::ALL {
+        let (began, mut told) = (Instant::now(), Instant::now());
+        for (way, part) in ScheduleKind::ALL.into_iter().zip(1..) {
             let updates = match (way, asked) {
                 (ScheduleKind::Plan, updates) | (_, updates @ Updates::One(_)) => updates,
                 _ => Updates::One(Update::After),
             };
             // Each kind of schedule reaches at least the size of the previous one.
             let first = all.last().map_or(1, |before| before.size);
-            let mut found = None;
+            let (mut found, mut too_large) = (None, None);
             let limit = self.varied.limit / unit;
-            largest(limit, first / unit, FACTOR, PRECISION, |units| {
+            // The error of a search that takes too long is `None`.
+            let ended = largest(limit, first / unit, FACTOR, PRECISION, |units| {
+                if found.is_some() && began.elapsed() > LONGEST * part / 3 {
+                    return Err(None);
+                }
                 let size = units * unit;
                 let step = |update| self.counted(size, update);
-                let plan = way.fits(updates, step, budget, slowdown)?;
+                let plan = way.fits(updates, step, budget, slowdown).map_err(Some)?;
                 let fits = plan.is_some();
+                if !fits {
+                    too_large = Some(size);
+                }
                 let plan = plan.map(|plan| Largest {
                     way,
                     size,
+                    complete: true,
                     at_peak: plan.at_peak().1,
                     plan: plan.summary,
                 });
                 found = plan.or(found.take());
-                Ok::<_, Failure>(fits)
-            })?;
+                if told.elapsed() >= LINE_INTERVAL {
+                    told = Instant::now();
+                    let fits = found.as_ref().map_or(0, |found: &Largest| found.size);
+                    let most = too_large.unwrap_or(self.varied.limit.saturating_add(1));
+                    let (way, name) = (way.name(), self.varied.lever.name());
+                    note!("{way}: the largest {name} is at least {fits} and below {most}");
+                }
+                Ok(fits)
+            });
+            let complete = match ended {
+                Err(Some(failure)) => return Err(failure),
+                ended => ended.is_ok(),
+            };
+            let found = found.map(|found: Largest| Largest { complete, ..found });
             all.extend(found);
         }
         Ok(all)
@@ -313,6 +343,8 @@ pub struct Largest {
     pub way: ScheduleKind,
     /// The size.
     pub size: usize,
+    /// Whether the search came to its end; if not, larger sizes may fit.
+    pub complete: bool,
     /// Its plan. Times are those of a nominal machine: of use only in proportion to each other.
     #[serde(flatten)]
     pub plan: PlanSummary,
@@ -365,8 +397,13 @@ impl MaxRecord {
     /// What ended the search, where that is not memory.
     fn limit(&self) -> Option<String> {
         let plan = self.of(ScheduleKind::Plan)?;
-        (plan.size >= self.varied.limit)
-            .then(|| format!("The limit is {}, not memory.", self.varied.limited_by))
+        let limit = &self.varied.limited_by;
+        match plan.size >= self.varied.limit {
+            true => Some(format!("The limit is {limit}, not memory.")),
+            false => {
+                (!plan.complete).then(|| "The search took too long: larger ones may fit.".into())
+            }
+        }
     }
 
     fn table(&self) -> Table {

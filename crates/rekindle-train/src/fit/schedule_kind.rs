@@ -11,6 +11,9 @@ use crate::session::{MeasuredStep, Planned, RunError};
 /// square.
 const MOST_STAGES: usize = 200;
 
+/// Operations beyond which it is the same: hundreds of schedules are simulated for each size.
+const MOST_OPERATIONS: usize = 20_000;
+
 /// Segment counts that are tried.
 const SEGMENT_COUNTS: usize = 24;
 
@@ -42,10 +45,12 @@ impl ScheduleKind {
 
     /// The planners that find its schedules. Many sizes are asked about, so plans are those over stages, which take a tenth
     /// of the time.
-    fn planners(self, stages: usize) -> Vec<Planner> {
+    fn planners(self, step: &MeasuredStep) -> Vec<Planner> {
+        let (stages, operations) = (step.chain.stages.len(), step.operations());
+        let few = stages <= MOST_STAGES && operations <= MOST_OPERATIONS;
         match self {
             Self::Plain => vec![Planner::None],
-            Self::Plan if stages <= MOST_STAGES => vec![Planner::Optimal],
+            Self::Plan if few => vec![Planner::Optimal],
             Self::Plan | Self::Segments => {
                 let counts = spread(stages).into_iter();
                 counts.map(|count| Planner::Segments(Some(count))).collect()
@@ -74,7 +79,7 @@ impl ScheduleKind {
                 break;
             }
             let step = step(update)?;
-            for planner in self.planners(step.chain.stages.len()) {
+            for planner in self.planners(&step) {
                 let request = Request::of(planner, Some(budget));
                 let faster = |plan: &Planned| {
                     let other = fastest.as_ref();

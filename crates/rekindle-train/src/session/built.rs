@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use burn::{module::Module, tensor::Device};
 
-use super::{Event, Job, RunError, Tell};
+use super::{Event, Job, RunError, Tell, from_shapes::estimated};
 use crate::{
     chunks::check_loss_chunks,
     data::{Shuffled, ahead::held_bytes, in_order},
     engine::{Engine, StepBatch, loss_of_part, step_batch, to_device},
-    estimate::Estimated,
     loss_scale::LossScaler,
     model::{shape::ModelShape, stage::Stage},
     optimizer::AnyOptimizer,
-    settings::TrainSettings,
     snapshot, tensors,
     update::check_update,
 };
@@ -167,19 +165,10 @@ fn check_buffers(job: &Job<'_>) -> Result<(), RunError> {
     let Some(limit) = job.device.and_then(|device| device.largest_buffer_bytes) else {
         return Ok(());
     };
-    let own = TrainSettings {
-        batch: job.micro_batch() * job.settings.parts(),
-        ..job.settings.clone()
-    };
-    let estimated = Estimated {
-        model: job.model,
-        settings: &own,
-        target: job.train.target(),
-        ranks: job.ranks.count(),
-        kernels: Kernels::Device,
-        held: Bytes::ZERO,
-    };
-    let (tensor, is_weight, bytes) = estimated.estimate()?.largest;
+    let own = job.micro_batch() * job.settings.parts();
+    let update = job.settings.update.fixed().unwrap_or_default();
+    let estimate = estimated(job, own, update, Kernels::Device, Bytes::ZERO)?;
+    let (tensor, is_weight, bytes) = estimate.largest;
     if bytes > limit {
         return Err(RunError::TensorTooLarge {
             tensor,

@@ -63,6 +63,12 @@ impl MeasuredStep {
         Self::recorded(chain, settings.parts(), estimate.profile.clone())
     }
 
+    /// Number of recorded operations; 0 of a step with only a chain.
+    pub(crate) fn operations(&self) -> usize {
+        let profile = self.profile.as_ref();
+        profile.map_or(0, |profile| profile.step.graph.operations.len())
+    }
+
     /// Keeps all tensors of its plans on the device.
     #[must_use]
     pub fn without_link(mut self) -> Self {

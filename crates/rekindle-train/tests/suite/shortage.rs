@@ -443,3 +443,41 @@ fn a_plan_that_the_machine_cannot_hold_is_not_started() {
     };
     assert!(peak > free);
 }
+
+/// Nothing is read and nothing measured for what shapes tell.
+#[test]
+fn what_cannot_work_by_its_shapes_is_refused_before_anything_runs() {
+    own_process!();
+    const SAMPLES: usize = 1_000_000;
+    let (model, data) = (model(), vectors(WIDTH, WIDTH, SAMPLES));
+    let reads = AtomicUsize::new(0);
+    let data = through(&*data.train, |batch, _| {
+        reads.fetch_add(1, Relaxed);
+        batch
+    });
+    let settings = classifier(STEPS, SAMPLES, ADAM);
+    let limit = Bytes(32 << 20);
+    let device = processor(Some(limit));
+    let activation = (4 * WIDTH * SAMPLES) as u64;
+    // The plain step holds an activation for each of 25 layers, a plan what 8 dropouts draw, and a few more.
+    for (request, held) in [(Request::within(limit), 8 + 2), (Request::default(), 25)] {
+        let job = Job {
+            device: Some(&device),
+            ..Job::new(&model, &data, &settings, ScheduleRequest::Plan(request))
+        };
+        let mut events = 0;
+        let error = run(&job, DeviceId::Cpu, &mut |_| events += 1).unwrap_err();
+        let RunError::Infeasible(refused) = error else {
+            panic!("{error}");
+        };
+        assert_eq!((reads.load(Relaxed), events), (0, 0), "{refused}");
+        assert!(refused.from_shapes && refused.budget == limit, "{refused}");
+        let (least, smallest) = (held * activation, refused.smallest.0);
+        assert!(least < smallest && smallest < 2 * least, "{refused}");
+        assert!(refused.smallest_of_all.0 < 2 * 10 * activation, "{refused}");
+        // So many samples take their share of that.
+        let batch = refused.batch.unwrap() as u64;
+        assert!(batch * least < limit.0 * SAMPLES as u64, "{refused}");
+        assert!(batch * 3 * least > limit.0 * SAMPLES as u64, "{refused}");
+    }
+}

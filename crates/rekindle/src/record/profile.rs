@@ -2,7 +2,7 @@
 
 use rekindle_plan::{
     Bytes, Chain, Planner, Request, Seconds,
-    graph::{Graph, GraphPlan, Link, PlanError, Stages, plan_chain, simulate},
+    graph::{Graph, GraphPlan, Link, PlanError, Stages, TensorId, plan_chain, simulate},
 };
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +95,40 @@ impl StepProfile {
             Err(RecordError::Infeasible { smallest, .. }) => Ok(smallest),
             plan => plan.map(|plan| plan.predicted_peak),
         }
+    }
+
+    /// What a plan takes at least, and the budget of one over stages: bounds of the smallest budget of `auto`, found in a
+    /// hundredth of its time.
+    ///
+    /// # Errors
+    ///
+    /// If the graph is invalid.
+    #[doc(hidden)]
+    pub fn bounds(&self) -> Result<(Bytes, Bytes), RecordError> {
+        let graph = &self.graph;
+        let roots = graph.roots();
+        let needs = graph.operations.iter().map(|one| {
+            let read = one.inputs.iter().map(|input| roots[input.index()]);
+            let mut held: Vec<TensorId> = read.collect();
+            if !one.view && one.in_place.is_none() {
+                held.extend(&one.outputs);
+            }
+            held.sort_unstable();
+            held.dedup();
+            let tensors = held.iter().map(|tensor| graph.tensor(*tensor));
+            let made = tensors.filter(|tensor| !tensor.given);
+            made.map(|tensor| tensor.bytes).sum::<Bytes>() + one.temp_bytes
+        });
+        let least = graph.fixed_bytes + needs.max().unwrap_or_default();
+        let stages = Stages::of_graph(graph);
+        let request = Request::within(Bytes::ZERO);
+        let plan = plan_chain(stages.chain(), &request);
+        let (leanest, _) = fitting(plan, Bytes::ZERO, None)?;
+        let schedule = leanest.schedule.unwrap_or_default();
+        let program = stages.program(graph, &schedule).map_err(PlanError::from)?;
+        let lean = simulate(graph, &program).peak;
+        let apart = self.update_bytes;
+        Ok((least.max(apart), with_reserve(lean.max(apart))))
     }
 
     /// A plan in numbers and by stages.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{
-    super::{Event, Job, RunError, Tell, built::Built},
+    super::{Event, Job, RunError, Tell, built::Built, from_shapes::refuse_by_shapes},
     PHASED_STEPS, Session,
     growth::GrowthWatch,
     reserve,
@@ -52,7 +52,8 @@ impl<'a> Session<'a> {
             .map(|snapshot| snapshot.progress().clone())
             .unwrap_or_default();
 
-        let built = Built::new(job, &device).and_then(|mut built| {
+        let built = refuse_by_shapes(job).and_then(|()| Built::new(job, &device));
+        let built = built.and_then(|mut built| {
             if let Some(snapshot) = &mut snapshot {
                 built.model = snapshot.restore(built.model)?;
             } else if let Some(path) = &job.weights {

@@ -50,6 +50,19 @@ fn a_stack_larger_than_any_machine_is_counted_in_closed_form() {
     let smallest = estimate.profile.smallest_budget(Planner::Auto);
     let smallest = smallest.expect("planned");
     assert!(smallest < peak);
+    // Weights and gradients are there at the update; a layer's backward reads two activations and makes one.
+    let bound = Bytes(4 * weights * 2).max(Bytes(4 * weights + 3 * activation.0));
+    let (least, enough) = estimate.profile.bounds().expect("planned");
+    assert!(
+        bound <= least && least <= smallest,
+        "{bound} {least} {smallest}"
+    );
+    // A budget holds back 1% of it.
+    let most = Bytes(peak.0 + peak.0 / 50);
+    assert!(
+        smallest <= enough && enough <= most,
+        "{smallest} {enough} {most}"
+    );
     let budget = Bytes((smallest.0 + peak.0) / 2);
     let plan = estimate.profile.plan(Some(budget), Planner::Auto);
     let plan = plan.expect("fits");

@@ -1,0 +1,126 @@
+//! Refuses a training that cannot work before anything of it is built, by its shapes: in a second, where measuring takes minutes.
+//!
+//! On the processor, whose kernels' memory is known. What may work is measured.
+
+use rekindle_plan::{Bytes, Planner};
+
+use super::{Infeasible, Job, RunError, ScheduleRequest};
+use crate::{
+    device::DeviceId,
+    estimate::{Estimated, kernels},
+    fit::largest,
+    settings::{LossChunks, TrainSettings},
+};
+use rekindle::record::{Estimate, Kernels, Update};
+
+/// Share by which a peak may differ from what is counted.
+const MISSED: f64 = 0.05;
+
+/// Bytes of parameters and of activations between layers up to which a training is measured: that takes seconds, and is exact.
+const SMALL: u64 = 64 << 20;
+
+/// The most samples that are recorded where the loss has more operations for each of them.
+const MOST_RECORDED: usize = 4096;
+
+/// Bytes that recording an operation takes for a moment, and those of threads and of burn that come with a training. Observed.
+const RECORDED_BYTES: u64 = 2_000;
+const PROCESS_BYTES: Bytes = Bytes(2 << 20);
+
+/// Fails if no plan of the job fits its budget, or without one the plain step the free memory.
+pub(super) fn refuse_by_shapes(job: &Job<'_>) -> Result<(), RunError> {
+    let (settings, of_data) = (job.settings, job.train.len());
+    let device = job.device.filter(|one| one.device == DeviceId::Cpu);
+    let (Some(device), ScheduleRequest::Plan(request)) = (device, &job.schedule) else {
+        return Ok(());
+    };
+    let planner = match (request.planner, request.budget) {
+        (Planner::Auto, None) => Planner::None,
+        (planner, _) => planner,
+    };
+    let Some(limit) = request.budget.or(device.free_bytes) else {
+        return Ok(());
+    };
+    let shape = job.model.blueprint()?.shape;
+    let outputs = shape.layers.iter().map(|layer| layer.output.elements());
+    let numbers = outputs
+        .sum::<u64>()
+        .saturating_mul(job.micro_batch() as u64);
+    let numbers = numbers.saturating_add(shape.param_count());
+    // Ranks share what they hold, and a batch that is larger than the data is refused as such.
+    if !job.ranks.is_alone() || settings.batch > of_data || numbers <= SMALL / 4 {
+        return Ok(());
+    }
+    let at = match settings.loss_chunks {
+        LossChunks::Auto => settings.batch.min(MOST_RECORDED * settings.parts()),
+        _ => settings.batch,
+    };
+    let (least, enough) = counted(job, planner, at)?;
+    if least.0 as f64 * (1.0 - MISSED) <= limit.0 as f64 {
+        return Ok(());
+    }
+    // No part of a step's memory grows faster than the batch.
+    let whole = |enough: Bytes| Bytes((enough.0 as f64 * settings.batch as f64 / at as f64) as u64);
+    let smallest_of_all = match planner {
+        Planner::Auto => enough,
+        _ => counted(job, Planner::Auto, at)?.1.min(enough),
+    };
+    let unit = settings.parts();
+    let first = (limit.0 as f64 / enough.0 as f64 * at as f64) as usize / unit;
+    let batch = largest(at / unit - 1, first, 1.5, 0.02, |units| {
+        let enough = counted(job, planner, units * unit)?.1;
+        Ok::<_, RunError>(enough <= limit)
+    })?;
+    Err(RunError::Infeasible(Infeasible {
+        planner,
+        budget: limit,
+        smallest: whole(enough),
+        smallest_of_all: whole(smallest_of_all),
+        floor: None,
+        from_shapes: true,
+        batch: batch.map(|units| units * unit),
+    }))
+}
+
+/// What a step with so many samples takes at least, and what is enough for it.
+fn counted(job: &Job<'_>, planner: Planner, batch: usize) -> Result<(Bytes, Bytes), RunError> {
+    let held = Bytes(rekindle_alloc::in_use() as u64);
+    let mut found = (Bytes::MAX, Bytes::MAX);
+    for &update in job.updates().each() {
+        let estimate = estimated(job, batch, update, kernels(DeviceId::Cpu), held)?;
+        let (least, enough) = match planner {
+            Planner::Auto | Planner::Optimal => estimate.profile.bounds()?,
+            _ => [estimate.profile.smallest_budget(planner)?; 2].into(),
+        };
+        let recorded = Bytes(RECORDED_BYTES * estimate.operations as u64);
+        let recording = held + estimate.parameter_bytes + estimate.input_bytes + recorded;
+        let most = enough.max(recording);
+        let missed = Bytes((most.0 as f64 * MISSED) as u64);
+        found.0 = found.0.min(least);
+        found.1 = found.1.min(most + missed + PROCESS_BYTES);
+    }
+    Ok(found)
+}
+
+/// The job's step with so many samples, by its shapes.
+pub(super) fn estimated(
+    job: &Job<'_>,
+    batch: usize,
+    update: Update,
+    kernels: Kernels,
+    held: Bytes,
+) -> Result<Estimate, RunError> {
+    let settings = TrainSettings {
+        batch,
+        update: update.into(),
+        ..job.settings.clone()
+    };
+    let estimated = Estimated {
+        model: job.model,
+        settings: &settings,
+        target: job.train.target(),
+        ranks: job.ranks.count(),
+        kernels,
+        held,
+    };
+    estimated.estimate()
+}
