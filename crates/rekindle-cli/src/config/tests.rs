@@ -334,6 +334,15 @@ fn a_model_has_no_more_layers_than_can_be_planned() {
 
 const ALL: &str = include_str!("../../../../configs/parity/conv.toml");
 
+/// Sweeps, comparisons and reports read records.
+#[test]
+fn a_model_is_read_back_from_a_record() {
+    let model = config(ALL).model;
+    let record = serde_json::to_string(&model).expect("JSON");
+    let read: ModelSpec = serde_json::from_str(&record).expect("a model");
+    assert_eq!(read, model);
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig {
         failure_persistence: None,

@@ -201,11 +201,17 @@ enum Pair {
     Each([usize; 2]),
 }
 
+impl Pair {
+    fn each(self) -> [usize; 2] {
+        match self {
+            Self::Both(size) => [size; 2],
+            Self::Each(sizes) => sizes,
+        }
+    }
+}
+
 fn pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[usize; 2], D::Error> {
-    Ok(match Pair::deserialize(deserializer)? {
-        Pair::Both(size) => [size; 2],
-        Pair::Each(sizes) => sizes,
-    })
+    Pair::deserialize(deserializer).map(Pair::each)
 }
 
 /// Window of a pooling layer.
@@ -227,7 +233,8 @@ pub struct PoolSpec {
 }
 
 fn maybe_pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<[usize; 2]>, D::Error> {
-    pair(deserializer).map(Some)
+    // A record has `null` where a config has nothing.
+    Option::<Pair>::deserialize(deserializer).map(|pair| pair.map(Pair::each))
 }
 
 impl PoolSpec {
