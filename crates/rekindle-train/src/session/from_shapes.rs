@@ -26,20 +26,16 @@ const MOST_RECORDED: usize = 4096;
 const RECORDED_BYTES: u64 = 2_000;
 const PROCESS_BYTES: Bytes = Bytes(2 << 20);
 
-/// Fails if no plan of the job fits its budget, or without one the plain step the free memory.
+/// Fails if no plan of the job fits its budget.
 pub(super) fn refuse_by_shapes(job: &Job<'_>) -> Result<(), RunError> {
     let (settings, of_data) = (job.settings, job.train.len());
     let device = job.device.filter(|one| one.device == DeviceId::Cpu);
-    let (Some(device), ScheduleRequest::Plan(request)) = (device, &job.schedule) else {
+    let (Some(_), Some(limit), ScheduleRequest::Plan(request)) =
+        (device, job.budget(), &job.schedule)
+    else {
         return Ok(());
     };
-    let planner = match (request.planner, request.budget) {
-        (Planner::Auto, None) => Planner::None,
-        (planner, _) => planner,
-    };
-    let Some(limit) = request.budget.or(device.free_bytes) else {
-        return Ok(());
-    };
+    let planner = request.planner;
     let shape = job.model.blueprint()?.shape;
     let outputs = shape.layers.iter().map(|layer| layer.output.elements());
     let numbers = outputs

@@ -460,7 +460,8 @@ fn what_cannot_work_by_its_shapes_is_refused_before_anything_runs() {
     let device = processor(Some(limit));
     let activation = (4 * WIDTH * SAMPLES) as u64;
     // The plain step holds an activation for each of 25 layers, a plan what 8 dropouts draw, and a few more.
-    for (request, held) in [(Request::within(limit), 8 + 2), (Request::default(), 25)] {
+    for (planner, held) in [(Planner::Auto, 8 + 2), (Planner::None, 25)] {
+        let request = Request::of(planner, Some(limit));
         let job = Job {
             device: Some(&device),
             ..Job::new(&model, &data, &settings, ScheduleRequest::Plan(request))
