@@ -20,7 +20,7 @@ use rekindle::{
     meter::{FailedAllocation, HostMeter, MemoryReading, Meter, PeakMemory},
     record::RecordError,
 };
-use rekindle_plan::{Bytes, Request};
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     device::{DeviceId, DeviceInfo},
     model::spec::{LayerSpec, ModelSpec, SampleShape},
