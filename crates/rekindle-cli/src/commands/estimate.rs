@@ -57,11 +57,8 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     };
     let limit = budget.or(device.available_bytes());
     let limit = limit.map(|bytes| Limit { of, bytes });
-    train::find_parts(
-        &mut config,
-        limit.as_ref().map(|limit| limit.bytes),
-        &device,
-    )?;
+    let most = limit.as_ref().map(|limit| limit.bytes);
+    train::find_parts(&mut config, most, &device, |_| None)?;
     let kernels = kernels(device.device);
     if let Some(ScheduleRequest::Given(file)) = &wanted {
         config.training.update = file.plan.update.into();

@@ -15,10 +15,11 @@ use rekindle_train::{
     session::{self, Event, Job, KEEP_SNAPSHOTS, MeasuredStep, RunError, ScheduleRequest},
     settings::{Accumulate, TrainSettings},
 };
+use serde::Deserialize;
 
 use super::plan_graph::plan_elsewhere;
 use crate::{
-    args::{MeasureArgs, ScheduleArgs, TrainArgs},
+    args::{MeasureArgs, ScheduleArgs, TrainArgs, words},
     child,
     config::{self, Config, RunKeys},
     device::{DeviceChoice, OffloadChoice},
@@ -29,7 +30,7 @@ use crate::{
     progress::Progress,
     ranks,
     started::{CONFIG, Started, check_new, config_of},
-    summary,
+    stop, summary,
     table::{several, thousands},
     track::TrackFile,
 };
@@ -56,7 +57,8 @@ pub(super) fn asked(args: &TrainArgs) -> Result<Asked, Failure> {
     let device = device.resolve()?.shared_by(local.ranks);
     let schedule = request(&config.run, |size| budget_of(size, &device, &config))?;
     if let ScheduleRequest::Plan(request) = &schedule {
-        find_parts(&mut config, request.budget, &device)?;
+        let elsewhere = |budget| parts_elsewhere(args, budget, &device);
+        find_parts(&mut config, request.budget, &device, elsewhere)?;
     }
     Ok(Asked {
         config,
@@ -150,7 +152,13 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         ..Job::new(&config.model, &*data.train, &config.training, schedule)
     };
     let budget = match (config.run.budget, job.budget()) {
-        (Some(typed), Some(bytes)) => format!(", budget {typed} ({} bytes)", thousands(bytes.0)),
+        (Some(typed), Some(bytes)) => {
+            let share = match typed {
+                Size::Bytes(_) => String::new(),
+                share => format!("{share}: "),
+            };
+            format!(", budget {share}{bytes} ({} bytes)", thousands(bytes.0))
+        }
         _ => String::new(),
     };
     let shared = match ranks.count() {
@@ -314,11 +322,13 @@ pub(super) fn plain_peak(config: &Config, device: &DeviceInfo) -> Result<Bytes, 
     Ok(estimated.estimate()?.plain_peak)
 }
 
-/// Finds in how many parts a batch runs within a budget, where the config leaves that open.
+/// Finds in how many parts a batch runs within a budget, where the config leaves that open: `elsewhere`, if that gives an
+/// answer.
 pub(super) fn find_parts(
     config: &mut Config,
     budget: Option<Bytes>,
     device: &DeviceInfo,
+    elsewhere: impl FnOnce(Bytes) -> Option<usize>,
 ) -> Outcome {
     let training = &config.training;
     if training.accumulate != Accumulate::Auto {
@@ -342,13 +352,47 @@ pub(super) fn find_parts(
         let step = estimated.estimate()?;
         Ok::<_, Failure>(MeasuredStep::estimated(&step, &config.model, settings))
     };
-    let parts = budget.map_or(Ok(1), |budget| parts(training, budget, step))?;
+    let parts = match budget {
+        None => 1,
+        Some(budget) => match elsewhere(budget) {
+            Some(parts) => parts,
+            None => parts(training, budget, step)?,
+        },
+    };
     if parts > 1 {
         let samples = several(training.batch / parts, "sample");
         note!("each batch runs in {parts} parts of {samples}");
     }
     config.training.accumulate = Accumulate::Parts(parts);
     Ok(())
+}
+
+/// The number of parts that an estimate in another process finds: plans take memory, which would count as the run's.
+fn parts_elsewhere(args: &TrainArgs, budget: Bytes, device: &DeviceInfo) -> Option<usize> {
+    #[derive(Deserialize)]
+    struct Found {
+        batch: usize,
+        micro_batch: usize,
+    }
+    let measure = MeasureArgs {
+        device: Some(DeviceChoice::One(device.device)),
+        ..MeasureArgs::default()
+    };
+    let estimate = TrainArgs {
+        config: args.config.clone(),
+        replace: args.replace.clone(),
+        measure,
+        schedule: ScheduleArgs {
+            budget: Some(Size::Bytes(budget)),
+            ..ScheduleArgs::default()
+        },
+        json: true,
+        ..TrainArgs::default()
+    };
+    let words = words("estimate", &estimate).ok()?;
+    let ended = child::run(&words, |_| Ok(()), stop::asked).ok()?;
+    let Found { batch, micro_batch } = serde_json::from_str(&ended.stdout).ok()?;
+    batch.checked_div(micro_batch)
 }
 
 /// What a process of this program holds besides a training on a device: on the CPU, about as much as this process.

@@ -50,21 +50,21 @@ pub(super) fn refuse_by_shapes(job: &Job<'_>) -> Result<(), RunError> {
         LossChunks::Auto => settings.batch.min(MOST_RECORDED * settings.parts()),
         _ => settings.batch,
     };
-    let (least, enough) = counted(job, planner, at)?;
-    if least.0 as f64 * (1.0 - MISSED) <= limit.0 as f64 {
+    // Planning takes memory, which counts as the run's: where the run goes on, there is none.
+    if least(job, at)?.0 as f64 * (1.0 - MISSED) <= limit.0 as f64 {
         return Ok(());
     }
+    let enough = enough(job, planner, at)?;
     // No part of a step's memory grows faster than the batch.
     let whole = |enough: Bytes| Bytes((enough.0 as f64 * settings.batch as f64 / at as f64) as u64);
     let smallest_of_all = match planner {
         Planner::Auto => enough,
-        _ => counted(job, Planner::Auto, at)?.1.min(enough),
+        _ => self::enough(job, Planner::Auto, at)?.min(enough),
     };
     let unit = settings.parts();
     let first = (limit.0 as f64 / enough.0 as f64 * at as f64) as usize / unit;
     let batch = largest(at / unit - 1, first, 1.5, 0.02, |units| {
-        let enough = counted(job, planner, units * unit)?.1;
-        Ok::<_, RunError>(enough <= limit)
+        Ok::<_, RunError>(self::enough(job, planner, units * unit)? <= limit)
     })?;
     Err(RunError::Infeasible(Infeasible {
         planner,
@@ -77,22 +77,32 @@ pub(super) fn refuse_by_shapes(job: &Job<'_>) -> Result<(), RunError> {
     }))
 }
 
-/// What a step with so many samples takes at least, and what is enough for it.
-fn counted(job: &Job<'_>, planner: Planner, batch: usize) -> Result<(Bytes, Bytes), RunError> {
+/// What a step with so many samples takes at least, under any plan.
+fn least(job: &Job<'_>, batch: usize) -> Result<Bytes, RunError> {
     let held = Bytes(rekindle_alloc::in_use() as u64);
-    let mut found = (Bytes::MAX, Bytes::MAX);
+    let mut found = Bytes::MAX;
     for &update in job.updates().each() {
         let estimate = estimated(job, batch, update, kernels(DeviceId::Cpu), held)?;
-        let (least, enough) = match planner {
-            Planner::Auto | Planner::Optimal => estimate.profile.bounds()?,
-            _ => [estimate.profile.smallest_budget(planner)?; 2].into(),
+        found = found.min(estimate.profile.least_bytes());
+    }
+    Ok(found)
+}
+
+/// What is enough for a step with so many samples.
+fn enough(job: &Job<'_>, planner: Planner, batch: usize) -> Result<Bytes, RunError> {
+    let held = Bytes(rekindle_alloc::in_use() as u64);
+    let mut found = Bytes::MAX;
+    for &update in job.updates().each() {
+        let estimate = estimated(job, batch, update, kernels(DeviceId::Cpu), held)?;
+        let enough = match planner {
+            Planner::Auto | Planner::Optimal => estimate.profile.leanest_stages()?,
+            _ => estimate.profile.smallest_budget(planner)?,
         };
         let recorded = Bytes(RECORDED_BYTES * estimate.operations as u64);
         let recording = held + estimate.parameter_bytes + estimate.input_bytes + recorded;
         let most = enough.max(recording);
         let missed = Bytes((most.0 as f64 * MISSED) as u64);
-        found.0 = found.0.min(least);
-        found.1 = found.1.min(most + missed + PROCESS_BYTES);
+        found = found.min(most + missed + PROCESS_BYTES);
     }
     Ok(found)
 }

@@ -97,14 +97,10 @@ impl StepProfile {
         }
     }
 
-    /// What a plan takes at least, and the budget of one over stages: bounds of the smallest budget of `auto`, found in a
-    /// hundredth of its time.
-    ///
-    /// # Errors
-    ///
-    /// If the graph is invalid.
+    /// What every plan takes at least: the largest operation with its inputs. It takes hardly any memory to find out.
     #[doc(hidden)]
-    pub fn bounds(&self) -> Result<(Bytes, Bytes), RecordError> {
+    #[must_use]
+    pub fn least_bytes(&self) -> Bytes {
         let graph = &self.graph;
         let roots = graph.roots();
         let needs = graph.operations.iter().map(|one| {
@@ -120,6 +116,17 @@ impl StepProfile {
             made.map(|tensor| tensor.bytes).sum::<Bytes>() + one.temp_bytes
         });
         let least = graph.fixed_bytes + needs.max().unwrap_or_default();
+        least.max(self.update_bytes)
+    }
+
+    /// The budget of the leanest plan over stages, found in a hundredth of the time of the smallest budget of `auto`.
+    ///
+    /// # Errors
+    ///
+    /// If the graph is invalid.
+    #[doc(hidden)]
+    pub fn leanest_stages(&self) -> Result<Bytes, RecordError> {
+        let graph = &self.graph;
         let stages = Stages::of_graph(graph);
         let request = Request::within(Bytes::ZERO);
         let plan = plan_chain(stages.chain(), &request);
@@ -127,8 +134,7 @@ impl StepProfile {
         let schedule = leanest.schedule.unwrap_or_default();
         let program = stages.program(graph, &schedule).map_err(PlanError::from)?;
         let lean = simulate(graph, &program).peak;
-        let apart = self.update_bytes;
-        Ok((least.max(apart), with_reserve(lean.max(apart))))
+        Ok(with_reserve(lean.max(self.update_bytes)))
     }
 
     /// A plan in numbers and by stages.
