@@ -37,8 +37,8 @@ pub fn run(args: &PlanArgs) -> Outcome {
         return of_chain(args, path);
     }
     if let Some(path) = &args.graph {
-        let (graph, plain) = plan_graph::read(path)?;
-        let request = of_file(args, || Ok(plain))?;
+        let graph = plan_graph::read(path)?;
+        let request = of_file(args, || plan_graph::plain_peak(path, &graph))?;
         return plan_graph::of_graph(path, &graph, &request, args.answer.json);
     }
     let world = ranks::world()?;

@@ -71,16 +71,20 @@ impl Program {
     }
 }
 
-/// Reads the graph in a file, or on standard input if its path is `-`; and the peak of the recorded order.
-pub fn read(path: &Path) -> Result<(Graph, Bytes), Failure> {
+/// Reads the graph in a file, or on standard input if its path is `-`.
+pub fn read(path: &Path) -> Result<Graph, Failure> {
     let text = match path.as_os_str().as_encoded_bytes() {
         b"-" => io::read_to_string(io::stdin()).map_err(Failure::usage)?,
         _ => input::text(path)?,
     };
-    let graph: Graph = serde_json::from_str(&text).map_err(|error| no_graph(path, error))?;
-    let plain = plan_graph(&graph, &Request::of(Planner::None, None));
+    serde_json::from_str(&text).map_err(|error| no_graph(path, error))
+}
+
+/// The peak of a graph's recorded order.
+pub fn plain_peak(path: &Path, graph: &Graph) -> Result<Bytes, Failure> {
+    let plain = plan_graph(graph, &Request::of(Planner::None, None));
     let plain = plain.map_err(|error| no_graph(path, error))?;
-    Ok((graph, plain.simulated.peak))
+    Ok(plain.simulated.peak)
 }
 
 fn no_graph(path: &Path, error: impl std::fmt::Display) -> Failure {

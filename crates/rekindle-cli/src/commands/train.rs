@@ -1,6 +1,6 @@
 //! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
-use rekindle::size::Size;
+use rekindle::{record::Estimate, size::Size};
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     Estimated,
@@ -315,11 +315,20 @@ pub(super) fn plain_peak(config: &Config, device: &DeviceInfo) -> Result<Bytes, 
         batch: config.training.batch.div_ceil(ranks),
         ..config.training.clone()
     };
+    Ok(estimate(config, &part, device)?.plain_peak)
+}
+
+/// A step of the config's model by its shapes, with what a process of this program holds besides.
+fn estimate(
+    config: &Config,
+    settings: &TrainSettings,
+    device: &DeviceInfo,
+) -> Result<Estimate, Failure> {
     let estimated = Estimated {
         held: process_bytes(device.device),
-        ..config.estimated(&part, kernels(device.device))
+        ..config.estimated(settings, kernels(device.device))
     };
-    Ok(estimated.estimate()?.plain_peak)
+    Ok(estimated.estimate()?)
 }
 
 /// Finds in how many parts a batch runs within a budget, where the config leaves that open: `elsewhere`, if that gives an
@@ -345,11 +354,7 @@ pub(super) fn find_parts(
         return refused("several ranks, each of which has a part of the batch already");
     }
     let step = |settings: &TrainSettings| {
-        let estimated = Estimated {
-            held: process_bytes(device.device),
-            ..config.estimated(settings, kernels(device.device))
-        };
-        let step = estimated.estimate()?;
+        let step = estimate(config, settings, device)?;
         Ok::<_, Failure>(MeasuredStep::estimated(&step, &config.model, settings))
     };
     let parts = match budget {

@@ -272,18 +272,28 @@ impl Axis {
         (value - start) / (end - start)
     }
 
-    /// At most eight ticks, at round numbers: each as a share of the axis, with its label.
+    /// Four to ten ticks, at round numbers: each as a share of the axis, with its label.
     fn ticks(&self) -> Vec<(f64, String)> {
         let [start, end] = self.ends.map(|value| value / self.unit);
         let least = (end - start) / 7.0;
         let power = 10_f64.powf(least.log10().floor());
-        let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
-        let step = steps.into_iter().find(|step| *step >= least);
-        let step = step.unwrap_or(least);
+        let steps = [0.5, 1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
+        let wide = steps.iter().skip(1).position(|step| *step >= least);
+        let wide = wide.unwrap_or_default();
+        // A step of 5 can be 2.5 times as long as one of 2, and then leave three.
+        let ticks = self.every(steps[wide + 1]);
+        match ticks.len() {
+            4.. => ticks,
+            _ => self.every(steps[wide]),
+        }
+    }
+
+    /// A tick at each multiple of a step, ten at most.
+    fn every(&self, step: f64) -> Vec<(f64, String)> {
         // As many as tell two ticks apart.
         let digits = (-step.log10().floor()).max(0.0) as usize;
-        let first = (start / step).ceil();
-        let values = (0..8).map(|number| (first + f64::from(number)) * step);
+        let first = (self.ends[0] / self.unit / step).ceil();
+        let values = (0..10).map(|number| (first + f64::from(number)) * step);
         let tick = |value| (self.share(value * self.unit), format!("{value:.digits$}"));
         let ticks = values.map(tick);
         ticks.filter(|(share, _)| *share <= 1.0).collect()
@@ -311,6 +321,19 @@ mod tests {
         assert_eq!(bytes([0.0, 0.0]).1, "peak (B)");
         let quarter = Axis::new("step", [0.0, 0.28], SECONDS);
         assert_eq!(labels(&quarter), "0 50 100 150 200 250");
+        // Of multiples of 5 there are but three.
+        assert_eq!(bytes([8.0, 23.0]), peak("MiB", "8 10 12 14 16 18 20 22"));
+        for start in 1..60 {
+            for length in 1..200 {
+                let ends = [start, start + length].map(f64::from);
+                let ticks = Axis::new("peak", ends.map(|mib| mib * MIB), BYTES).ticks();
+                assert!((4..=10).contains(&ticks.len()), "{ends:?}: {ticks:?}");
+                assert!(
+                    ticks.last().is_some_and(|(share, _)| *share > 0.7),
+                    "{ends:?}"
+                );
+            }
+        }
     }
 
     #[test]
