@@ -102,8 +102,9 @@ def weights(path):
         return {name: file.get_tensor(name) for name in file.offset_keys()}
 
 
-def load(model, path):
-    for own, (name, value) in zip(tensors(model), weights(path).items(), strict=True):
+def load(model, values):
+    """Takes values by name, in the order of `tensors`."""
+    for own, (name, value) in zip(tensors(model), values.items(), strict=True):
         assert own.shape == value.shape, name
         own.copy_(value)
 

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::{messages, rekindle};
+use crate::{
+    picture,
+    support::{messages, rekindle},
+};
 
 /// Options of other programs.
 const OF_OTHERS: [&str; 3] = ["--features", "--mca", "--small"];
@@ -86,6 +89,15 @@ fn what_pages_link_to_is_there() {
         }
     }
     assert!(links > 100, "{links}");
+}
+
+#[test]
+fn texts_of_pictures_on_pages_can_be_read() {
+    let folder = fs::read_dir(top().join("docs/pictures")).expect("a folder");
+    let pictures = folder.map(|entry| fs::read_to_string(entry.expect("an entry").path()));
+    let pictures: Vec<String> = pictures.collect::<Result<_, _>>().expect("text");
+    pictures.iter().for_each(|svg| picture::check(svg));
+    assert!(pictures.len() > 6, "{}", pictures.len());
 }
 
 /// The arguments of a command that starts this program; `None` of another's.

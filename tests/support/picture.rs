@@ -20,6 +20,7 @@ fn number(tag: &str, name: &str) -> Option<f64> {
 
 /// The texts of a picture, those of ticks apart by axis.
 fn texts(svg: &str) -> Vec<(Text<'_>, Option<&str>)> {
+    let usual = number(svg, "font-size").expect("pixels");
     let mut texts = Vec::new();
     let mut moved = (0.0, 0.0);
     for piece in svg.split('<') {
@@ -34,7 +35,7 @@ fn texts(svg: &str) -> Vec<(Text<'_>, Option<&str>)> {
             Some("/g") => moved = (0.0, 0.0),
             Some("text") => {
                 let at = |name: &str| number(tag, name).unwrap_or_default();
-                let size = number(tag, "font-size").unwrap_or(15.0);
+                let size = number(tag, "font-size").unwrap_or(usual);
                 let width = LETTER * size * text.chars().count() as f64;
                 let anchor = attribute(tag, "text-anchor");
                 let left = match anchor {
