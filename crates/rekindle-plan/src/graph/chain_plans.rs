@@ -21,13 +21,13 @@ pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, PlanErr
     let (graph, stages) = Stages::of_chain(chain);
     let mut all = AllStaged::over(&graph, vec![stages]);
     if request.planner == Planner::Auto {
-        all.add(Planner::None, None)?;
+        all.add(Planner::None, None, 1)?;
         if let Some(plain) = all.fastest_within(request.most_bytes()) {
             return Ok(all.plan(Planner::None, plain)?);
         }
     }
     let planner = over_chain(chain, request.planner);
-    all.add(planner, request.budget)?;
+    all.add(planner, request.budget, usize::MAX)?;
     all.best(planner, request)
 }
 
@@ -48,7 +48,7 @@ pub fn chain_frontier<T>(
     let (graph, stages) = Stages::of_chain(chain);
     let planner = over_chain(chain, planner);
     let mut all = AllStaged::over(&graph, vec![stages]);
-    all.add(planner, None)?;
+    all.add(planner, None, usize::MAX)?;
     let points = all.frontier().into_iter();
     points
         .map(|staged| Ok(each(all.plan(planner, staged)?)))

@@ -24,19 +24,21 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, PlanErr
     graph.validate()?;
     let recorded = Found::of(graph, &Program::recorded(graph)?);
     match request.planner {
-        Planner::Auto if recorded.peak() > request.most_bytes() => searched(graph, request),
+        Planner::Auto if recorded.peak() > request.most_bytes() => {
+            searched(graph, recorded, request)
+        }
         Planner::None | Planner::Auto => fitting(finish(Planner::None, recorded, None), request),
         planner @ (Planner::Segments(_) | Planner::Optimal) => {
-            AllStaged::new(graph, &borders(graph), planner)?.best(planner, request)
+            AllStaged::new(graph, &borders(graph), planner, usize::MAX)?.best(planner, request)
         }
     }
 }
 
 /// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
-fn searched(graph: &Graph, request: &Request) -> Result<GraphPlan, PlanError> {
-    let starts = over_stages(graph, request.budget)?;
-    let leanest = || smallest(graph, Bytes::ZERO, |even| over_stages(even, None));
-    let on_device = fastest(graph, request, Bytes::ZERO, &starts, leanest)?;
+fn searched(graph: &Graph, recorded: Found, request: &Request) -> Result<GraphPlan, PlanError> {
+    let begin = starts(graph, request.budget)?;
+    let leanest = || smallest(graph, Bytes::ZERO, |even| starts(even, None));
+    let on_device = fastest(graph, request, Bytes::ZERO, &begin, leanest)?;
     let best = match &request.link {
         None => {
             let finished = |found| finish(Planner::Auto, found, None);
@@ -44,12 +46,12 @@ fn searched(graph: &Graph, request: &Request) -> Result<GraphPlan, PlanError> {
         }
         Some(link) => {
             let (linked, tensors) = graph.with_all_transfers(link)?;
-            let (starts, leanest) = match &on_device {
-                Ok(found) => (vec![found.clone()], found.clone()),
-                Err(leanest) => (starts, leanest.clone()),
+            let (begin, leanest) = match &on_device {
+                Ok(found) => (vec![found.clone(), recorded], found.clone()),
+                Err(leanest) => (begin, leanest.clone()),
             };
             let leanest = || smallest(&linked, link.host_bytes, |_| Ok(vec![leanest]));
-            let found = fastest(&linked, request, link.host_bytes, &starts, leanest)?;
+            let found = fastest(&linked, request, link.host_bytes, &begin, leanest)?;
             let plan = |found: Found| -> Result<GraphPlan, PlanError> {
                 let operations = found.program.operations();
                 let (offloaded, operations) =
@@ -116,29 +118,33 @@ fn smallest(
     }
 }
 
-/// The peaks of the programs over stages that a search starts from, too, as multiples of the budget.
+/// The peaks of the programs over stages from which a search starts, as multiples of the budget.
 const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
+/// Programs over stages with about so many operations together are simulated to choose from, and at least some.
+const SIMULATED: usize = 300_000;
+const LEAST_SIMULATED: usize = 16;
 
-/// Programs of `optimal` from which a search may reach a budget, or else the smallest peak; that with the smallest peak is the
-/// first. There are none if the planners for chains reject the sizes. A few stages will do: the search undoes what is lost, and
-/// a chain of 1,000 layers in its smallest peak has a program of a million runs.
-fn over_stages(graph: &Graph, budget: Option<Bytes>) -> Result<Vec<Found>, PlanError> {
-    let all = match AllStaged::new(graph, &few_borders(graph), Planner::Optimal) {
-        Err(PlanError::Chain(_)) => return Ok(Vec::new()),
+/// Programs from which a search may reach a budget, or else the smallest peak: some of `optimal`, the recorded order, and that of
+/// `optimal` with the smallest peak. A few stages will do: the search undoes what is lost, and a chain of 1,000 layers in its
+/// smallest peak has a program of a million runs.
+fn starts(graph: &Graph, budget: Option<Bytes>) -> Result<Vec<Found>, PlanError> {
+    let recorded = Found::of(graph, &Program::recorded(graph)?);
+    let few = (SIMULATED / graph.operations.len().max(1)).max(LEAST_SIMULATED);
+    let all = match AllStaged::new(graph, &few_borders(graph), Planner::Optimal, few) {
+        // The planners for chains reject these sizes.
+        Err(PlanError::Chain(_)) => return Ok(vec![recorded]),
         all => all?,
     };
-    let Some(leanest) = all.leanest() else {
-        return Ok(Vec::new());
-    };
-    let budget = budget.unwrap_or(leanest.peak).0 as f64;
+    let leanest = all.leanest();
+    let budget = budget.or(leanest.map(|leanest| leanest.peak));
+    let budget = budget.unwrap_or_default().0 as f64;
     let near = LARGER.map(|times| all.fastest_within(Bytes((budget * times) as u64)));
-    let mut starts: Vec<Found> = Vec::new();
-    for staged in std::iter::once(leanest).chain(near.into_iter().flatten()) {
-        let found = all.program(staged)?;
-        let last = starts.last();
-        if last.is_none_or(|last| last.program != found.program) {
-            starts.push(found);
-        }
-    }
+    let near = near.into_iter().flatten().map(|staged| all.program(staged));
+    let leanest = leanest.map(|leanest| all.program(leanest));
+    let mut starts: Vec<Found> = near
+        .chain([Ok(recorded)])
+        .chain(leanest)
+        .collect::<Result<_, _>>()?;
+    starts.dedup_by(|one, before| one.program == before.program);
     Ok(starts)
 }

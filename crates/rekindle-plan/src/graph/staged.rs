@@ -16,6 +16,10 @@ use crate::bytes::Bytes;
 use crate::planner::schedules;
 use crate::request::{Planner, Request};
 use crate::schedule::Recipe;
+use crate::search::Random;
+
+/// So many operations are simulated at most to move the starts of segments.
+const MOST_MOVED: usize = 3_000_000;
 
 /// A schedule over stages, and the cost of its program.
 #[derive(Clone, Debug)]
@@ -37,11 +41,12 @@ pub(crate) struct AllStaged<'a> {
 }
 
 impl<'a> AllStaged<'a> {
-    /// All programs of a planner: `segments` or `optimal`.
+    /// The programs of a planner, `segments` or `optimal`: of each way to cut the graph about so many at most.
     pub(crate) fn new(
         graph: &'a Graph,
         borders: &[Border],
         planner: Planner,
+        most: usize,
     ) -> Result<AllStaged<'a>, PlanError> {
         let crosses = borders.iter().any(|border| border.live.len() > 1);
         // For `segments`, whole segments are requested: hold nothing that they would recompute.
@@ -50,7 +55,7 @@ impl<'a> AllStaged<'a> {
         let crossings = [Crossing::Carried].into_iter().chain(held);
         let stages = crossings.map(|crossing| Stages::new(graph, borders, crossing));
         let mut all = AllStaged::over(graph, stages.collect());
-        all.add(planner, None)?;
+        all.add(planner, None, most)?;
         Ok(all)
     }
 
@@ -63,19 +68,19 @@ impl<'a> AllStaged<'a> {
         }
     }
 
-    /// Adds the programs of a planner: all of them, or those among which the best for a budget is, if the graph costs
-    /// exactly what its chain does.
-    pub(crate) fn add(&mut self, planner: Planner, within: Option<Bytes>) -> Result<(), PlanError> {
+    /// Adds the programs of a planner, about so many at most: from the smallest peak to the largest, or those among which the
+    /// best for a budget is, if the graph costs exactly what its chain does.
+    pub(crate) fn add(
+        &mut self,
+        planner: Planner,
+        within: Option<Bytes>,
+        most: usize,
+    ) -> Result<(), PlanError> {
         for (place, stages) in self.stages.iter().enumerate() {
-            for recipe in schedules(stages.chain(), planner, within)? {
-                let mut staged = Staged {
-                    recipe,
-                    peak: Bytes::ZERO,
-                    seconds: 0.0,
-                    stages: place,
-                };
-                let found = self.program(&staged)?;
-                (staged.peak, staged.seconds) = (found.peak(), found.simulated.time.0);
+            let recipes = schedules(stages.chain(), planner, within)?;
+            let each = recipes.len().div_ceil(most);
+            for recipe in recipes.into_iter().step_by(each) {
+                let staged = self.staged(recipe, place)?;
                 self.programs.push(staged);
             }
         }
@@ -84,6 +89,55 @@ impl<'a> AllStaged<'a> {
             time.then(a.peak.cmp(&b.peak))
         });
         Ok(())
+    }
+
+    /// A schedule over some of the stages, with its cost.
+    fn staged(&self, recipe: Recipe, stages: usize) -> Result<Staged, GraphError> {
+        let mut staged = Staged {
+            recipe,
+            peak: Bytes::ZERO,
+            seconds: 0.0,
+            stages,
+        };
+        let found = self.program(&staged)?;
+        (staged.peak, staged.seconds) = (found.peak(), found.simulated.time.0);
+        Ok(staged)
+    }
+
+    /// Moves starts of segments at random to lower the peak: the costs of stages by which they were cut are upper bounds on a
+    /// graph. A higher peak is kept for a while (threshold accepting; Dueck & Scheuer 1990, J. Computational Physics 90).
+    fn moved(&self, leanest: &Staged) -> Result<Staged, GraphError> {
+        let stages = self.stages[leanest.stages].chain().stages.len();
+        let (mut best, mut last) = (leanest.clone(), leanest.clone());
+        let mut random = Random::default();
+        let most = MOST_MOVED / self.graph.operations.len().max(1);
+        for left in (0..most).rev() {
+            let Recipe::Segments(mut starts) = last.recipe.clone() else {
+                break;
+            };
+            if starts.is_empty() {
+                break;
+            }
+            for _ in 0..=random.below(3) {
+                let place = random.below(starts.len());
+                let before = place.checked_sub(1).map_or(0, |before| starts[before]);
+                let after = *starts.get(place + 1).unwrap_or(&stages);
+                let near = starts[place] + random.below(5);
+                starts[place] = match random.chance(0.5) {
+                    true => before + 1 + random.below(after - before - 1),
+                    false => near.saturating_sub(2).clamp(before + 1, after - 1),
+                };
+            }
+            let moved = self.staged(Recipe::Segments(starts), last.stages)?;
+            let higher = best.peak.0 / 16 * left as u64 / most as u64;
+            if moved.peak <= last.peak + Bytes(higher) {
+                last = moved;
+                if (last.peak.0, last.seconds) < (best.peak.0, best.seconds) {
+                    best = last.clone();
+                }
+            }
+        }
+        Ok(best)
     }
 
     /// The fastest one whose peak is within a budget.
@@ -114,13 +168,14 @@ impl<'a> AllStaged<'a> {
     /// None is within it: the error has the plan with the smallest peak.
     pub(crate) fn best(&self, planner: Planner, request: &Request) -> Result<GraphPlan, PlanError> {
         let budget = request.most_bytes();
-        let best = match planner {
-            Planner::Segments(Some(_)) => self.leanest(),
-            _ => self.fastest_within(budget).or(self.leanest()),
-        };
         // Every planner has a schedule for stages, and there is one at least.
         let none = || PlanError::Request("there are no stages to plan".to_owned());
-        fitting(self.plan(planner, best.ok_or_else(none)?)?, request)
+        let leanest = self.leanest().ok_or_else(none)?;
+        let plan = match planner {
+            Planner::Segments(Some(_)) => self.plan(planner, &self.moved(leanest)?)?,
+            _ => self.plan(planner, self.fastest_within(budget).unwrap_or(leanest))?,
+        };
+        fitting(plan, request)
     }
 
     /// The plan of one of them.

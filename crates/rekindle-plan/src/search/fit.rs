@@ -7,16 +7,16 @@ use super::net::{Net, Op, Transfers};
 use super::random::Random;
 use super::runs::{END, Key, Room, Runs, bucket};
 
-/// Moments above the budget from which on several evictions are made at once.
-const WIDE: f64 = 1000.0;
 /// Evictions of a moment that are tried until one takes overflow away.
 const TRIED: usize = 12;
 /// The most operations that run again for one eviction.
 const MOST_CLOSURE: usize = 300;
 
 /// How evictions are chosen.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Choice {
+    /// Of what is above the budget, one of so many parts is taken away by the best evictions before all are weighed anew.
+    pub(super) parts: i64,
     /// How much chance changes their scores.
     pub(super) noise: f64,
     /// Evictions that may take no overflow away.
@@ -30,8 +30,7 @@ pub(super) struct Scale {
     /// Least bytes held while an operation runs.
     need: Vec<i64>,
     /// Moments above the budget before each bucket, and their bytes.
-    count: Vec<f64>,
-    weight: Vec<f64>,
+    over: Vec<(f64, f64)>,
     /// Overflow that a second takes away.
     rate: f64,
     /// What runs again for an eviction, and whether an operation does.
@@ -70,8 +69,7 @@ impl Scale {
         });
         Scale {
             need: need.collect(),
-            count: vec![0.0; net.ranks + 1],
-            weight: vec![0.0; net.ranks + 1],
+            over: vec![(0.0, 0.0); net.ranks + 1],
             rate: 0.0,
             closure: Vec::new(),
             marked: vec![false; net.ops.len()],
@@ -87,9 +85,8 @@ impl Scale {
 
     /// Moments above the budget between two buckets, and their bytes.
     fn between(&self, from: usize, to: usize) -> (f64, f64) {
-        let from = from.min(to);
-        let difference = |before: &[f64]| before[to] - before[from];
-        (difference(&self.count), difference(&self.weight))
+        let (from, to) = (self.over[from.min(to)], self.over[to]);
+        (to.0 - from.0, to.1 - from.1)
     }
 }
 
@@ -115,7 +112,7 @@ impl<'a> Search<'a> {
             room,
             scale: Scale::new(net),
             spot: 0,
-            random: Random(0x9E37_79B9_7F4A_7C15),
+            random: Random::default(),
             work,
         }
     }
@@ -152,22 +149,23 @@ impl<'a> Search<'a> {
     /// Counts the moments above the budget, and returns the run of the highest.
     fn highest(&mut self) -> u32 {
         let (runs, scale) = (&mut self.runs, &mut self.scale);
-        let buckets = runs.net.ranks;
-        let (mut held, mut bytes) = (runs.net.fixed, i64::MIN);
-        for one in 0..buckets {
+        let (mut held, mut most) = (runs.net.fixed, i64::MIN);
+        let (mut count, mut weight) = (0.0, 0.0);
+        for (one, before) in scale.over[1..].iter_mut().enumerate() {
             let (change, top) = runs.moment(one);
-            let over = (held + top - self.room.device).max(0);
-            scale.weight[one + 1] = scale.weight[one] + over as f64;
-            scale.count[one + 1] = scale.count[one] + f64::from(over > 0);
-            if held + top > bytes {
-                (bytes, self.spot) = (held + top, one);
+            let over = held + top - self.room.device;
+            weight += over.max(0) as f64;
+            count += f64::from(over > 0);
+            *before = (count, weight);
+            if over > most {
+                (most, self.spot) = (over, one);
             }
             held += change;
         }
         if scale.rate == 0.0 {
-            scale.rate = scale.weight[buckets] / runs.seconds.max(1e-12);
+            scale.rate = weight / runs.seconds.max(1e-12);
         }
-        runs.work += buckets as u64 / 4;
+        runs.work += runs.net.ranks as u64 / 4;
         runs.highest(self.spot)
     }
 
@@ -178,7 +176,8 @@ impl<'a> Search<'a> {
         for last_resort in [false, true] {
             let mut best = 0.0;
             for value in 0..self.net.values.len() as u32 {
-                if self.runs.latest[value as usize] >= at {
+                let (first, last) = self.runs.within[value as usize];
+                if first <= at && at <= last {
                     let before = found.len();
                     self.evictions_of(value, high, choice, (best, last_resort), &mut found);
                     let scores = found[before..].iter().map(|eviction| eviction.score);
@@ -210,10 +209,10 @@ impl<'a> Search<'a> {
             return;
         };
         self.runs.work += 1;
-        let (made_key, read) = (self.runs.key(made), self.runs.next_read(value, at));
-        if read == END || read >= self.runs.made_next(value, made_key) {
+        if self.runs.key(self.runs.end(value, made)) <= at {
             return;
         }
+        let (made_key, read) = (self.runs.key(made), self.runs.next_read(value, at));
         // What the highest operation reads is there, unless its output takes it over.
         let last = self.runs.last_read(value, made_key, at + 1);
         let taken = last == Some(high);
@@ -368,26 +367,30 @@ impl<'a> Search<'a> {
         evictions: &[Eviction],
         choice: &mut Choice,
     ) -> Option<f64> {
-        let (moments, over) = self.scale.between(0, self.net.ranks);
+        let (_, over) = self.scale.between(0, self.net.ranks);
         let peak = self.runs.peak();
-        let (tried, enough) = match moments > WIDE {
-            true => (evictions.len(), (peak - self.room.device) / 4),
-            false => (TRIED, 1),
-        };
-        let (mut freed, mut score) = (0, None);
-        for eviction in evictions.iter().take(tried) {
+        let enough = ((peak - self.room.device) / choice.parts).max(1);
+        let (mut freed, mut failed, mut score) = (0, 0, None);
+        for eviction in evictions {
             let start = self.runs.changes.len();
             let bytes = self.evict(high, *eviction, choice.coins);
             let runs = &mut self.runs;
-            let lower = moments > WIDE || runs.peak() < peak || runs.overflow(self.room) < over;
-            let Some(bytes) = bytes.filter(|_| lower && runs.host_peak() <= self.room.host) else {
-                runs.undo(start);
-                continue;
-            };
-            freed += bytes;
-            score = score.or(Some(eviction.score));
+            runs.settle();
+            let lower = runs.peak() < peak || runs.overflow(self.room) < over;
+            match bytes.filter(|_| lower && runs.host_peak() <= self.room.host) {
+                Some(bytes) => {
+                    freed += bytes;
+                    score = score.or(Some(eviction.score));
+                }
+                None => {
+                    runs.undo(start);
+                    failed += 1;
+                }
+            }
             if freed >= enough {
                 return score;
+            } else if failed == TRIED {
+                break;
             }
         }
         if let Some(first) = evictions.first()
@@ -396,6 +399,7 @@ impl<'a> Search<'a> {
         {
             choice.lenient -= 1;
             self.evict(high, *first, choice.coins);
+            self.runs.settle();
             score = Some(first.score);
         }
         score

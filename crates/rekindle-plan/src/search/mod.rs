@@ -32,10 +32,11 @@ use crate::bytes::Bytes;
 use crate::graph::{Found, Graph, GraphError, Program};
 use fit::{Choice, Search};
 use net::Net;
+pub(crate) use random::Random;
 use runs::{Room, Runs, bucket, key};
 
 /// The work of a search for each operation, and at most: about half a second.
-const WORK_OF_ONE: u64 = 50_000;
+const WORK_OF_ONE: u64 = 80_000;
 const MOST_WORK: u64 = 20_000_000;
 /// At least so much where the smallest peak is searched, as far as one start may do it.
 const STEPS_OF_ONE: u64 = 5_000;
@@ -46,6 +47,11 @@ const STEP_PART: u64 = 10;
 const LEAST_STEP_PART: u64 = 2;
 /// The work of one start's fit, at most: four times what any fit of a step of 10,000 operations takes that succeeds.
 const START_WORK: u64 = 2 * MOST_WORK;
+/// Where a start was fit, others may do so much work or so many times that of the least, at most.
+const MORE_WORK: u64 = 2_000_000;
+const LONGER: u64 = 2;
+/// The part of all work that improving has at least, where starts have done the rest.
+const LEAST_PART: u64 = 2;
 /// Evictions of a descent's first fit, and of one round, at most.
 const FIRST: usize = 1000;
 const ROUND: usize = 60;
@@ -105,34 +111,49 @@ fn bytes(bytes: Bytes) -> i64 {
     bytes.0.min(i64::MAX as u64) as i64
 }
 
+/// Without chance.
+const START: Choice = Choice {
+    parts: 4,
+    noise: 0.0,
+    lenient: 0,
+    coins: 0,
+};
+
 impl Search<'_> {
-    /// The order of the fastest program that is found, starting from the recorded order and from others.
-    fn within(&mut self, others: &[Vec<u32>]) -> Option<Vec<u32>> {
+    /// The order of the fastest program that is found, starting from some.
+    fn within(&mut self, starts: &[Vec<u32>]) -> Option<Vec<u32>> {
         if self.scale.floor(self.net) > self.room.device {
             return None;
         }
-        let recorded = Runs::recorded(self.net);
         let mut best: Option<(f64, Vec<u32>)> = None;
-        for start in std::iter::once(&recorded).chain(others) {
+        let (mut most, mut spent) = (START_WORK, 0);
+        for (start, parts) in starts
+            .iter()
+            .flat_map(|start| [1, 4, i64::MAX].map(|parts| (start, parts)))
+        {
             self.restart(start);
-            if self.fit(Choice::default(), usize::MAX, START_WORK) {
-                self.prune_all();
+            let fits = self.fit(Choice { parts, ..START }, usize::MAX, most);
+            if fits {
+                self.prune(self.runs.extra(), 0.0, most);
+                most = most.min(MORE_WORK.max(LONGER * self.runs.work));
                 if best.as_ref().is_none_or(|best| self.runs.seconds < best.0) {
                     best = Some((self.runs.seconds, self.runs.order()));
                 }
             }
+            spent += self.runs.work;
         }
         match best {
             Some((_, order)) => self.restart(&order),
             None => {
-                self.restart(&recorded);
+                self.restart(&Runs::recorded(self.net));
                 if !self.descend(self.work) {
                     return None;
                 }
-                self.prune_all();
             }
         }
-        Some(self.improve(self.work))
+        self.prune_all();
+        let left = self.work.saturating_sub(spent);
+        Some(self.improve(left.max(self.work / LEAST_PART)))
     }
 
     /// The order of the program that is found with the smallest peak, starting from the recorded order or another one.
@@ -172,13 +193,14 @@ impl Search<'_> {
     }
 
     /// How the evictions of a round are chosen.
-    fn choice(&mut self, most_lenient: usize, coins: f64) -> Choice {
+    fn choice(&mut self, parts: i64, most_lenient: usize, coins: f64) -> Choice {
         let coins = if self.random.chance(coins) {
             self.random.next()
         } else {
             0
         };
         Choice {
+            parts,
             coins,
             noise: 2.0 * self.random.share(),
             lenient: self.random.below(most_lenient),
@@ -188,13 +210,13 @@ impl Search<'_> {
     /// Lowers the bytes above the room until there are none, with at most so much work.
     fn descend(&mut self, work: u64) -> bool {
         let end = self.runs.work + work;
-        self.fit(Choice::default(), FIRST, 2 * self.work / STEP_PART);
+        self.fit(START, FIRST, 2 * self.work / STEP_PART);
         self.runs.changes.clear();
         let mut over = self.runs.overflow(self.room);
         while over > 0.0 && self.runs.work < end {
             let before = self.runs.seconds;
             self.change();
-            let choice = self.choice(6, 0.5);
+            let choice = self.choice(4, 6, 0.5);
             self.fit(choice, ROUND, self.work);
             let mut now = self.runs.overflow(self.room);
             let most = over * (1.0 + 0.1 * self.random.share().powi(4));
@@ -226,7 +248,8 @@ impl Search<'_> {
             let heat = 0.15 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
             let before = self.runs.seconds;
             self.change();
-            let choice = self.choice(4, 0.3);
+            let parts = if self.random.chance(0.5) { 1 } else { i64::MAX };
+            let choice = self.choice(parts, 4, 0.3);
             let fits = self.fit(choice, ROUND, self.work);
             if fits {
                 self.prune_changed(0.0);
@@ -255,6 +278,7 @@ impl Search<'_> {
         if self.runs.changes.is_empty() || self.random.chance(0.3) {
             self.ruin();
         }
+        self.runs.settle();
     }
 
     /// Takes out some runs near each other that the recorded order does not have.
@@ -340,7 +364,7 @@ impl Search<'_> {
     }
 
     fn prune_all(&mut self) {
-        self.prune(self.runs.extra(), 0.0);
+        self.prune(self.runs.extra(), 0.0, u64::MAX);
         self.runs.changes.clear();
     }
 
@@ -356,11 +380,11 @@ impl Search<'_> {
         ops.dedup();
         let runs = ops.iter().flat_map(|&op| self.runs.runs_of(op));
         let extra = runs.copied().filter(|&run| self.runs.is_extra(run));
-        self.prune(extra.collect(), over);
+        self.prune(extra.collect(), over, u64::MAX);
     }
 
-    /// Leaves out runs, in a random order, where no more bytes are above the room without them.
-    fn prune(&mut self, mut runs: Vec<u32>, mut over: f64) {
+    /// Leaves out runs, in a random order, where no more bytes are above the room without them, until so much work is done.
+    fn prune(&mut self, mut runs: Vec<u32>, mut over: f64, end: u64) {
         for last in (1..runs.len()).rev() {
             runs.swap(last, self.random.below(last + 1));
         }
@@ -368,8 +392,12 @@ impl Search<'_> {
             if !self.runs.is_there(run) || !self.runs.removable(run) {
                 continue;
             }
+            if self.runs.work >= end {
+                return;
+            }
             let before = self.runs.changes.len();
             self.runs.remove(run);
+            self.runs.settle();
             let now = match self.fits() {
                 true => 0.0,
                 false if over == 0.0 => f64::INFINITY,

@@ -1,7 +1,13 @@
 //! Random numbers of the search.
 
 /// SplitMix64 (Steele, Lea & Flood 2014): the same sequence in every run.
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(u64);
+
+impl Default for Random {
+    fn default() -> Random {
+        Random(0x9E37_79B9_7F4A_7C15)
+    }
+}
 
 impl Random {
     pub(super) fn next(&mut self) -> u64 {
@@ -13,7 +19,7 @@ impl Random {
     }
 
     /// A number below a bound.
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
 
@@ -23,7 +29,7 @@ impl Random {
     }
 
     /// Whether something of this probability happens.
-    pub(super) fn chance(&mut self, probability: f64) -> bool {
+    pub(crate) fn chance(&mut self, probability: f64) -> bool {
         self.share() < probability
     }
 

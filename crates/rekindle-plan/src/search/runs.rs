@@ -5,6 +5,8 @@
 //! knows what is freed after it, each bucket its change of held bytes and its highest moment, and a tree over buckets those
 //! of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
 
+use smallvec::SmallVec;
+
 use super::net::{Net, Op};
 
 /// The place of a run: its bucket, and its place there.
@@ -27,13 +29,26 @@ pub(super) struct Room {
     pub(super) host: i64,
 }
 
+#[derive(Clone, Default)]
 pub(super) struct Run {
     pub(super) op: u32,
-    pub(super) key: Key,
+    /// The run after which each of its outputs is freed.
+    ends: SmallVec<[u32; 2]>,
     /// What is freed after it, on the device and on the host.
     freed: [i64; 2],
     /// Of the device's, what the operation's output takes over.
     reused: i64,
+}
+
+impl Run {
+    fn of(net: &Net, op: u32) -> Run {
+        let outputs = net.ops[op as usize].outputs.len();
+        Run {
+            op,
+            ends: SmallVec::from_elem(0, outputs),
+            ..Run::default()
+        }
+    }
 }
 
 /// A bucket, or a range of them: the change of held bytes, and the highest moment above what was held before, on the device
@@ -72,16 +87,18 @@ pub(super) struct Change {
 pub(super) struct Runs<'a> {
     pub(super) net: &'a Net,
     pub(super) runs: Vec<Run>,
+    /// Where each run is.
+    keys: Vec<Key>,
     unused: Vec<u32>,
     /// The runs of each operation, in order.
-    of: Vec<Vec<u32>>,
+    of: Vec<SmallVec<[u32; 2]>>,
     pub(super) buckets: Vec<Vec<u32>>,
     leaves: usize,
     tree: Vec<Node>,
     /// Buckets whose moments have changed.
     dirty: Vec<usize>,
-    /// No run beyond this bucket has read the value, by value.
-    pub(super) latest: Vec<u32>,
+    /// No run before the first bucket has made the value, and none beyond the second has read it, by value.
+    pub(super) within: Vec<(u32, u32)>,
     pub(super) seconds: f64,
     pub(super) changes: Vec<Change>,
     /// A measure of the time that has been spent.
@@ -103,13 +120,14 @@ impl<'a> Runs<'a> {
         let mut all = Runs {
             net,
             runs: Vec::with_capacity(order.len()),
+            keys: Vec::with_capacity(order.len()),
             unused: Vec::new(),
-            of: vec![Vec::new(); net.ops.len()],
+            of: vec![SmallVec::new(); net.ops.len()],
             buckets: vec![Vec::new(); net.ranks],
             leaves,
             tree: vec![Node::NONE; 2 * leaves],
             dirty: Vec::new(),
-            latest: vec![0; net.values.len()],
+            within: vec![(u32::MAX, 0); net.values.len()],
             seconds: 0.0,
             changes: Vec::new(),
             work: 0,
@@ -131,23 +149,17 @@ impl<'a> Runs<'a> {
         for (id, (&op, &at)) in (0..).zip(order.iter().zip(&buckets)) {
             let of = &net.ops[op as usize];
             let list = &mut all.buckets[at as usize];
-            all.runs.push(Run {
-                op,
-                key: key(at, list.len() as u32),
-                freed: [0; 2],
-                reused: 0,
-            });
+            all.runs.push(Run::of(net, op));
+            all.keys.push(key(at, list.len() as u32));
             list.push(id);
             all.of[op as usize].push(id);
-            for &value in &of.inputs {
-                all.latest[value as usize] = at;
-            }
+            all.widen(op, at);
             all.seconds += of.seconds;
             all.dirty.push(at as usize);
         }
         for id in 0..order.len() as u32 {
             for &value in &all.op(id).outputs {
-                all.charge(all.end(value, id), value, 1);
+                all.free(value, id, 1);
             }
         }
         all.settle();
@@ -171,6 +183,7 @@ impl<'a> Runs<'a> {
     }
 
     pub(super) fn peak(&self) -> i64 {
+        debug_assert!(self.dirty.is_empty());
         self.net.fixed + self.tree[1].top[0]
     }
 
@@ -222,8 +235,8 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Brings the tree up to date.
-    fn settle(&mut self) {
+    /// Brings the tree up to date, after changes and before it is asked.
+    pub(super) fn settle(&mut self) {
         let mut buckets = std::mem::take(&mut self.dirty);
         buckets.sort_unstable();
         buckets.dedup();
@@ -259,7 +272,7 @@ impl<'a> Runs<'a> {
     }
 
     pub(super) fn key(&self, run: u32) -> Key {
-        self.runs[run as usize].key
+        self.keys[run as usize]
     }
 
     /// The number of runs of an operation before a place.
@@ -333,12 +346,28 @@ impl<'a> Runs<'a> {
 
     /// The run after which the value that a run makes is freed.
     pub(super) fn end(&self, value: u32, made: u32) -> u32 {
-        let key = self.key(made);
-        let next = self.made_next(value, key);
-        self.last_read(value, key, next).unwrap_or(made)
+        let mut ends = self
+            .op(made)
+            .outputs
+            .iter()
+            .zip(&self.runs[made as usize].ends);
+        ends.find(|(output, _)| **output == value)
+            .map_or(made, |(_, end)| *end)
     }
 
-    fn charge(&mut self, end: u32, value: u32, sign: i64) {
+    /// Finds where the value that a run makes is freed, and adds that or takes it away.
+    fn free(&mut self, value: u32, made: u32, sign: i64) {
+        let end = match sign {
+            1 => {
+                let key = self.key(made);
+                let next = self.made_next(value, key);
+                let end = self.last_read(value, key, next).unwrap_or(made);
+                let place = self.op(made).outputs.iter().position(|one| *one == value);
+                self.runs[made as usize].ends[place.unwrap_or(0)] = end;
+                end
+            }
+            _ => self.end(value, made),
+        };
         let [device, host] = self.net.values[value as usize].bytes;
         let reuses = self.op(end).reuses == Some(value);
         let run = &mut self.runs[end as usize];
@@ -347,7 +376,7 @@ impl<'a> Runs<'a> {
         if reuses {
             run.reused += sign * device;
         }
-        self.dirty.push(bucket(run.key));
+        self.dirty.push(bucket(self.keys[end as usize]));
     }
 
     /// Adds or takes away all that ends otherwise with a run at a place than without it.
@@ -357,12 +386,12 @@ impl<'a> Runs<'a> {
         } = &self.net.ops[op as usize];
         for &value in outputs {
             for made in self.made_before(value, place).into_iter().chain(with) {
-                self.charge(self.end(value, made), value, sign);
+                self.free(value, made, sign);
             }
         }
         for &value in inputs {
             if let Some(made) = self.made_before(value, place) {
-                self.charge(self.end(value, made), value, sign);
+                self.free(value, made, sign);
             }
         }
         self.work += (inputs.len() + outputs.len()) as u64;
@@ -377,29 +406,32 @@ impl<'a> Runs<'a> {
     fn put(&mut self, op: u32, place: Key) {
         self.around(op, place, None, -1);
         let id = self.unused.pop().unwrap_or(self.runs.len() as u32);
-        let run = Run {
-            op,
-            key: place,
-            freed: [0; 2],
-            reused: 0,
-        };
-        match self.runs.get_mut(id as usize) {
-            Some(unused) => *unused = run,
-            None => self.runs.push(run),
+        if id as usize == self.runs.len() {
+            self.runs.push(Run::default());
+            self.keys.push(place);
         }
+        self.runs[id as usize] = Run::of(self.net, op);
+        self.keys[id as usize] = place;
         let at = self.count_before(op, place);
         self.buckets[bucket(place)].insert(place as u32 as usize, id);
         self.renumber(place);
         self.of[op as usize].insert(at, id);
         self.around(op, place, Some(id), 1);
         self.dirty.push(bucket(place));
-        self.settle();
-        let net = self.net;
-        for &value in &net.ops[op as usize].inputs {
-            let latest = &mut self.latest[value as usize];
-            *latest = (*latest).max(bucket(place) as u32);
+        self.widen(op, bucket(place) as u32);
+        self.seconds += self.net.ops[op as usize].seconds;
+    }
+
+    fn widen(&mut self, op: u32, bucket: u32) {
+        let of = &self.net.ops[op as usize];
+        for &value in &of.outputs {
+            let (first, _) = &mut self.within[value as usize];
+            *first = bucket.min(*first);
         }
-        self.seconds += net.ops[op as usize].seconds;
+        for &value in &of.inputs {
+            let (_, last) = &mut self.within[value as usize];
+            *last = bucket.max(*last);
+        }
     }
 
     fn note(&mut self, op: u32, place: Key, inserted: bool) {
@@ -413,13 +445,12 @@ impl<'a> Runs<'a> {
 
     /// Removes a run.
     pub(super) fn remove(&mut self, run: u32) {
-        let Run { op, key, .. } = self.runs[run as usize];
-        self.note(op, key, false);
+        self.note(self.runs[run as usize].op, self.key(run), false);
         self.take(run);
     }
 
     fn take(&mut self, run: u32) {
-        let Run { op, key: place, .. } = self.runs[run as usize];
+        let (op, place) = (self.runs[run as usize].op, self.key(run));
         self.around(op, place, Some(run), -1);
         let at = self.count_before(op, place);
         self.of[op as usize].remove(at);
@@ -427,7 +458,6 @@ impl<'a> Runs<'a> {
         self.renumber(place);
         self.around(op, place, None, 1);
         self.dirty.push(bucket(place));
-        self.settle();
         self.unused.push(run);
         self.seconds -= self.net.ops[op as usize].seconds;
     }
@@ -436,7 +466,7 @@ impl<'a> Runs<'a> {
     fn renumber(&mut self, from: Key) {
         let list = &self.buckets[bucket(from)];
         for (place, &run) in list.iter().enumerate().skip(from as u32 as usize) {
-            self.runs[run as usize].key = key(bucket(from) as u32, place as u32);
+            self.keys[run as usize] = key(bucket(from) as u32, place as u32);
         }
     }
 
@@ -484,5 +514,6 @@ impl<'a> Runs<'a> {
             }
             self.seconds = change.seconds;
         }
+        self.settle();
     }
 }

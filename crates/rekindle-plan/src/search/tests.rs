@@ -67,6 +67,7 @@ proptest! {
             for _ in 0..random.below(12) {
                 change(&mut runs, &net, &mut random);
             }
+            runs.settle();
             if random.below(2) == 0 {
                 runs.undo(before);
                 prop_assert_eq!((runs.order(), (runs.peak(), runs.host_peak())), (order, costs));
@@ -78,6 +79,7 @@ proptest! {
                     runs.remove(run);
                 }
             }
+            runs.settle();
             let found = Found::of(&graph, &net.program(&graph, &runs.order()).unwrap());
             prop_assert_eq!(found.peak().0 as i64, runs.peak());
             prop_assert_eq!(found.simulated.host_peak.0 as i64, runs.host_peak());

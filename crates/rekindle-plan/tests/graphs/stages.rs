@@ -4,6 +4,7 @@ use rekindle_plan::graph::{
     Crossing, Graph, Link, OperationId, Program, Rate, SpanPass, Stages, TensorId, Transfer,
     borders, changes, held, plan_graph, simulate,
 };
+use rekindle_plan::schedule::single_level;
 use rekindle_plan::{Bytes, Planner, Request, Seconds, StageId, chain_frontier, plan_chain};
 
 /// Three forward operations, a loss gradient and three backward operations that read the inputs of the forward.
@@ -202,6 +203,37 @@ fn a_unet_trains_in_half_the_memory() {
     let forward = graph.operations.iter().filter(|o| !o.backward);
     let forward: f64 = forward.map(|operation| operation.seconds.0).sum();
     assert!(again <= forward, "more than the whole forward ran again");
+}
+
+/// The costs of stages are upper bounds on a graph, but the cut is as lean as the leanest of all, by trying these.
+#[test]
+fn a_number_of_segments_is_cut_where_the_peak_is_least() {
+    let mut random = Sequence(5);
+    let graphs = [unet(3, true), unet(4, true), residual(&mut random, 9, 4)];
+    for graph in graphs {
+        let stages = Stages::of_graph(&graph);
+        let count = stages.chain().stages.len();
+        for segments in [2, 3, 4] {
+            let mut least = Bytes::MAX;
+            let mut starts: Vec<usize> = (1..segments).collect();
+            loop {
+                let schedule = single_level(count, &starts);
+                let program = stages.program(&graph, &schedule).unwrap();
+                least = least.min(simulate(&graph, &program).peak);
+                // The next of all ways to choose starts.
+                let free = |place: &usize| starts[*place] < count - (segments - 1) + place;
+                let Some(place) = (0..segments - 1).rev().find(free) else {
+                    break;
+                };
+                let from = starts[place] + 1;
+                starts.truncate(place);
+                starts.extend(from..from + segments - 1 - place);
+            }
+            let request = Request::of(Planner::Segments(Some(segments)), None);
+            let plan = plan_graph(&graph, &request).unwrap();
+            assert_eq!(plan.simulated.peak, least, "{count} stages, {segments}");
+        }
+    }
 }
 
 #[test]
