@@ -8,6 +8,8 @@
 //! Hundreds of programs would take hundreds of times the memory of the graph, so only their costs are kept, and a
 //! program is built again when it is needed.
 
+use rand::Rng;
+
 use super::borders::Border;
 use super::plan::{GraphPlan, PlanError, finish, fitting};
 use super::stages::{Crossing, Stages};
@@ -16,7 +18,7 @@ use crate::bytes::Bytes;
 use crate::planner::schedules;
 use crate::request::{Planner, Request};
 use crate::schedule::Recipe;
-use crate::search::Random;
+use crate::search;
 
 /// So many operations are simulated at most to move the starts of segments.
 const MOST_MOVED: usize = 3_000_000;
@@ -109,7 +111,7 @@ impl<'a> AllStaged<'a> {
     fn moved(&self, leanest: &Staged) -> Result<Staged, GraphError> {
         let stages = self.stages[leanest.stages].chain().stages.len();
         let (mut best, mut last) = (leanest.clone(), leanest.clone());
-        let mut random = Random::default();
+        let mut random = search::random();
         let most = MOST_MOVED / self.graph.operations.len().max(1);
         for left in (0..most).rev() {
             let Recipe::Segments(mut starts) = last.recipe.clone() else {
@@ -118,13 +120,13 @@ impl<'a> AllStaged<'a> {
             if starts.is_empty() {
                 break;
             }
-            for _ in 0..=random.below(3) {
-                let place = random.below(starts.len());
+            for _ in 0..=random.random_range(0..3) {
+                let place = random.random_range(0..starts.len());
                 let before = place.checked_sub(1).map_or(0, |before| starts[before]);
                 let after = *starts.get(place + 1).unwrap_or(&stages);
-                let near = starts[place] + random.below(5);
-                starts[place] = match random.chance(0.5) {
-                    true => before + 1 + random.below(after - before - 1),
+                let near = starts[place] + random.random_range(0..5);
+                starts[place] = match random.random_bool(0.5) {
+                    true => before + 1 + random.random_range(0..after - before - 1),
                     false => near.saturating_sub(2).clamp(before + 1, after - 1),
                 };
             }

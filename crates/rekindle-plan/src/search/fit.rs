@@ -3,8 +3,10 @@
 //! evictions the one with the best score is made: overflow taken away (bytes times moments above the budget), less what
 //! inputs that live longer add, per second.
 
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
 use super::net::{Net, Op, Transfers};
-use super::random::Random;
 use super::runs::{END, Key, Room, Runs, bucket};
 
 /// Evictions of a moment that are tried until one takes overflow away.
@@ -21,21 +23,6 @@ pub(super) struct Choice {
     pub(super) noise: f64,
     /// Evictions that may take no overflow away.
     pub(super) lenient: usize,
-    /// Bits that decide which small inputs stay where they could be made again.
-    pub(super) coins: u64,
-}
-
-/// What evictions are weighed with.
-pub(super) struct Scale {
-    /// Least bytes held while an operation runs.
-    need: Vec<i64>,
-    /// Moments above the budget before each bucket, and their bytes.
-    over: Vec<(f64, f64)>,
-    /// Overflow that a second takes away.
-    rate: f64,
-    /// What runs again for an eviction, and whether an operation does.
-    closure: Vec<u32>,
-    marked: Vec<bool>,
 }
 
 #[derive(Clone, Copy)]
@@ -59,15 +46,43 @@ struct Cost {
     added: f64,
 }
 
-impl Scale {
-    pub(super) fn new(net: &Net) -> Scale {
+/// The state of a search.
+pub(super) struct Search<'a> {
+    pub(super) net: &'a Net,
+    pub(super) runs: Runs<'a>,
+    pub(super) room: Room,
+    pub(super) random: ChaCha8Rng,
+    /// The bucket near which something was changed last.
+    pub(super) spot: usize,
+    /// How much work improving may take.
+    pub(super) work: u64,
+    /// Least bytes held while an operation runs.
+    need: Vec<i64>,
+    /// Moments above the budget before each bucket, and their bytes.
+    over: Vec<(f64, f64)>,
+    /// Overflow that a second takes away.
+    rate: f64,
+    /// What runs again for an eviction, and whether an operation does.
+    closure: Vec<u32>,
+    marked: Vec<bool>,
+}
+
+impl<'a> Search<'a> {
+    /// A search from the recorded order.
+    pub(super) fn new(net: &'a Net, room: Room, work: u64) -> Search<'a> {
         let need = net.ops.iter().map(|op| {
             let inputs = op.inputs.iter();
             let read = inputs.map(|&one| net.values[one as usize].bytes[0]);
             let made = if op.reuses.is_none() { op.made[0] } else { 0 };
             net.fixed + op.temporary + read.sum::<i64>() + made
         });
-        Scale {
+        Search {
+            net,
+            runs: Runs::of(net, &Runs::recorded(net)),
+            room,
+            random: super::random(),
+            spot: 0,
+            work,
             need: need.collect(),
             over: vec![(0.0, 0.0); net.ranks + 1],
             rate: 0.0,
@@ -77,44 +92,16 @@ impl Scale {
     }
 
     /// The least budget of any program that runs all recorded operations.
-    pub(super) fn floor(&self, net: &Net) -> i64 {
-        let needs = net.ops.iter().zip(&self.need);
+    pub(super) fn floor(&self) -> i64 {
+        let needs = self.net.ops.iter().zip(&self.need);
         let needs = needs.filter(|(op, _)| !op.transfer).map(|(_, need)| *need);
-        needs.max().unwrap_or(net.fixed)
+        needs.max().unwrap_or(self.net.fixed)
     }
 
     /// Moments above the budget between two buckets, and their bytes.
     fn between(&self, from: usize, to: usize) -> (f64, f64) {
         let (from, to) = (self.over[from.min(to)], self.over[to]);
         (to.0 - from.0, to.1 - from.1)
-    }
-}
-
-/// The state of a search.
-pub(super) struct Search<'a> {
-    pub(super) net: &'a Net,
-    pub(super) runs: Runs<'a>,
-    pub(super) room: Room,
-    pub(super) scale: Scale,
-    pub(super) random: Random,
-    /// The bucket near which something was changed last.
-    pub(super) spot: usize,
-    /// How much work improving may take.
-    pub(super) work: u64,
-}
-
-impl<'a> Search<'a> {
-    /// A search from the recorded order.
-    pub(super) fn new(net: &'a Net, room: Room, work: u64) -> Search<'a> {
-        Search {
-            net,
-            runs: Runs::of(net, &Runs::recorded(net)),
-            room,
-            scale: Scale::new(net),
-            spot: 0,
-            random: Random::default(),
-            work,
-        }
     }
 
     /// Continues with other runs.
@@ -130,7 +117,7 @@ impl<'a> Search<'a> {
     /// Evicts until the program fits, at most so often and with so much work. Whether it does.
     pub(super) fn fit(&mut self, mut choice: Choice, limit: usize, work: u64) -> bool {
         let end = self.runs.work.saturating_add(work);
-        self.scale.rate = 0.0;
+        self.rate = 0.0;
         for _ in 0..limit {
             if self.runs.peak() <= self.room.device || self.runs.work >= end {
                 return self.fits();
@@ -140,18 +127,18 @@ impl<'a> Search<'a> {
             let Some(score) = self.evict_best(high, &evictions, &mut choice) else {
                 return false;
             };
-            let rate = self.scale.rate;
-            self.scale.rate = 0.5 * rate + 0.5 * score.min(1e3 * rate);
+            let rate = self.rate;
+            self.rate = 0.5 * rate + 0.5 * score.min(1e3 * rate);
         }
         false
     }
 
     /// Counts the moments above the budget, and returns the run of the highest.
     fn highest(&mut self) -> u32 {
-        let (runs, scale) = (&mut self.runs, &mut self.scale);
+        let runs = &mut self.runs;
         let (mut held, mut most) = (runs.net.fixed, i64::MIN);
         let (mut count, mut weight) = (0.0, 0.0);
-        for (one, before) in scale.over[1..].iter_mut().enumerate() {
+        for (one, before) in self.over[1..].iter_mut().enumerate() {
             let (change, top) = runs.moment(one);
             let over = held + top - self.room.device;
             weight += over.max(0) as f64;
@@ -162,8 +149,8 @@ impl<'a> Search<'a> {
             }
             held += change;
         }
-        if scale.rate == 0.0 {
-            scale.rate = weight / runs.seconds.max(1e-12);
+        if self.rate == 0.0 {
+            self.rate = weight / runs.seconds.max(1e-12);
         }
         runs.work += runs.net.ranks as u64 / 4;
         runs.highest(self.spot)
@@ -220,7 +207,7 @@ impl<'a> Search<'a> {
             return;
         }
         let from = bucket(last.map_or(made_key, |last| self.runs.key(last))) + usize::from(!taken);
-        let (count, weight) = self.scale.between(from, bucket(read));
+        let (count, weight) = self.between(from, bucket(read));
         let gain = (bytes as f64 * count.max(1.0)).min(weight.max(1.0));
         let tiny = 1e-9 * self.runs.seconds + 1e-15;
         let reader = self.runs.at(read);
@@ -250,9 +237,9 @@ impl<'a> Search<'a> {
             if self.runs.made_before(copy, read).is_none() {
                 cost.seconds += net.ops[offload as usize].seconds;
             }
-            add(self.random.near(gain, choice.noise), &cost, true);
+            add(self.near(gain, choice.noise), &cost, true);
         }
-        let gain = self.random.near(gain, choice.noise);
+        let gain = self.near(gain, choice.noise);
         // What nothing reads before can be made later instead.
         let maker = &net.ops[of.maker as usize];
         let free = last.is_none()
@@ -265,7 +252,7 @@ impl<'a> Search<'a> {
             true => f64::INFINITY,
             false => 4.0 * gain / best,
         };
-        let cost = self.closure(of.maker, (at, read), most_seconds, bytes, choice.coins);
+        let cost = self.closure(of.maker, (at, read), most_seconds, bytes);
         if let Some(mut cost) = cost {
             if free {
                 cost.seconds -= maker.seconds;
@@ -274,9 +261,17 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// A number near another: the more noise, the farther.
+    fn near(&mut self, number: f64, noise: f64) -> f64 {
+        match noise > 0.0 {
+            true => number * (noise * (self.random.random::<f64>() - 0.5)).exp(),
+            false => number,
+        }
+    }
+
     /// Whether an operation may run at a place: it fits, and what it reads has not been updated.
     fn may_run(&self, op: u32, place: Key) -> bool {
-        self.scale.need[op as usize] <= self.room.device
+        self.need[op as usize] <= self.room.device
             && self.net.ops[op as usize]
                 .before
                 .is_none_or(|update| self.runs.before(update, place).is_none())
@@ -290,16 +285,15 @@ impl<'a> Search<'a> {
         (at, place): (Key, Key),
         most_seconds: f64,
         evicted: i64,
-        mut coins: u64,
     ) -> Option<Cost> {
-        for op in self.scale.closure.drain(..) {
-            self.scale.marked[op as usize] = false;
+        for op in self.closure.drain(..) {
+            self.marked[op as usize] = false;
         }
-        self.scale.closure.push(op);
-        self.scale.marked[op as usize] = true;
+        self.closure.push(op);
+        self.marked[op as usize] = true;
         let mut cost = Cost::default();
         let mut next = 0;
-        while let Some(&op) = self.scale.closure.get(next) {
+        while let Some(&op) = self.closure.get(next) {
             next += 1;
             let Op {
                 seconds, inputs, ..
@@ -312,7 +306,7 @@ impl<'a> Search<'a> {
                 self.runs.work += 1;
                 let of = &self.net.values[value as usize];
                 let source = self.source(value, place);
-                if self.scale.marked[of.maker as usize] || self.scale.marked[source as usize] {
+                if self.marked[of.maker as usize] || self.marked[source as usize] {
                     continue;
                 }
                 let made = self.runs.made_before(value, place);
@@ -321,17 +315,17 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 let crosses = end < at;
-                let (longer, _) = self.scale.between(bucket(end), bucket(place));
+                let (longer, _) = self.between(bucket(end), bucket(place));
                 let added = of.bytes[0] as f64 * longer;
                 let makes = &self.net.ops[source as usize];
                 let can = !makes.once && at < place && self.may_run(source, place);
-                let costly = added > self.scale.rate * makes.seconds;
-                coins = coins.rotate_right(1);
-                let stays = of.bytes[0] <= evicted / 3 && (coins & 1 == 1 || !costly);
-                let again = made.is_none() || costly || (crosses && !stays);
+                let costly = added > self.rate * makes.seconds;
+                // What is small may stay across the moment.
+                let large = of.bytes[0] > evicted / 3;
+                let again = made.is_none() || costly || (crosses && large);
                 if again && can {
-                    self.scale.closure.push(source);
-                    self.scale.marked[source as usize] = true;
+                    self.closure.push(source);
+                    self.marked[source as usize] = true;
                 } else if made.is_none() {
                     return None;
                 } else {
@@ -367,13 +361,13 @@ impl<'a> Search<'a> {
         evictions: &[Eviction],
         choice: &mut Choice,
     ) -> Option<f64> {
-        let (_, over) = self.scale.between(0, self.net.ranks);
+        let (_, over) = self.between(0, self.net.ranks);
         let peak = self.runs.peak();
         let enough = ((peak - self.room.device) / choice.parts).max(1);
         let (mut freed, mut failed, mut score) = (0, 0, None);
         for eviction in evictions {
             let start = self.runs.changes.len();
-            let bytes = self.evict(high, *eviction, choice.coins);
+            let bytes = self.evict(high, *eviction);
             let runs = &mut self.runs;
             runs.settle();
             let lower = runs.peak() < peak || runs.overflow(self.room) < over;
@@ -398,7 +392,7 @@ impl<'a> Search<'a> {
             && choice.lenient > 0
         {
             choice.lenient -= 1;
-            self.evict(high, *first, choice.coins);
+            self.evict(high, *first);
             self.runs.settle();
             score = Some(first.score);
         }
@@ -406,7 +400,7 @@ impl<'a> Search<'a> {
     }
 
     /// Makes an eviction, if it still is one after others. Returns the bytes that it frees.
-    fn evict(&mut self, high: u32, eviction: Eviction, coins: u64) -> Option<i64> {
+    fn evict(&mut self, high: u32, eviction: Eviction) -> Option<i64> {
         let Eviction {
             value,
             made,
@@ -441,8 +435,8 @@ impl<'a> Search<'a> {
         if maker.once && !runs.unread(made, place) {
             return None;
         }
-        self.closure(of.maker, (at, place), f64::INFINITY, of.bytes[0], coins)?;
-        let mut again = self.scale.closure.clone();
+        self.closure(of.maker, (at, place), f64::INFINITY, of.bytes[0])?;
+        let mut again = self.closure.clone();
         again.sort_unstable_by_key(|&op| net.ops[op as usize].rank);
         for op in again {
             self.runs.insert(op, self.runs.key(reader));

@@ -23,16 +23,18 @@
 
 mod fit;
 mod net;
-mod random;
 mod runs;
 #[cfg(test)]
 mod tests;
+
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::bytes::Bytes;
 use crate::graph::{Found, Graph, GraphError, Program};
 use fit::{Choice, Search};
 use net::Net;
-pub(crate) use random::Random;
 use runs::{Room, Runs, bucket, key};
 
 /// The work of a search for each operation, and at most: about half a second.
@@ -106,6 +108,11 @@ fn work(net: &Net, effort: u32) -> u64 {
     u64::from(effort) * MOST_WORK.min(WORK_OF_ONE * net.ranks as u64)
 }
 
+/// The same random numbers in every run.
+pub(crate) fn random() -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(0)
+}
+
 /// As a signed number, for differences.
 fn bytes(bytes: Bytes) -> i64 {
     bytes.0.min(i64::MAX as u64) as i64
@@ -116,13 +123,12 @@ const START: Choice = Choice {
     parts: 4,
     noise: 0.0,
     lenient: 0,
-    coins: 0,
 };
 
 impl Search<'_> {
     /// The order of the fastest program that is found, starting from some.
     fn within(&mut self, starts: &[Vec<u32>]) -> Option<Vec<u32>> {
-        if self.scale.floor(self.net) > self.room.device {
+        if self.floor() > self.room.device {
             return None;
         }
         let mut best: Option<(f64, Vec<u32>)> = None;
@@ -166,7 +172,7 @@ impl Search<'_> {
                 (least, best) = (self.runs.peak(), start.clone());
             }
         }
-        let floor = self.scale.floor(self.net);
+        let floor = self.floor();
         let mut step = (least - floor) / 2;
         let mut left = self.work;
         while least > floor && left > 0 {
@@ -193,17 +199,11 @@ impl Search<'_> {
     }
 
     /// How the evictions of a round are chosen.
-    fn choice(&mut self, parts: i64, most_lenient: usize, coins: f64) -> Choice {
-        let coins = if self.random.chance(coins) {
-            self.random.next()
-        } else {
-            0
-        };
+    fn choice(&mut self, parts: i64, most_lenient: usize) -> Choice {
         Choice {
             parts,
-            coins,
-            noise: 2.0 * self.random.share(),
-            lenient: self.random.below(most_lenient),
+            noise: 2.0 * self.random.random::<f64>(),
+            lenient: self.random.random_range(0..most_lenient),
         }
     }
 
@@ -216,10 +216,10 @@ impl Search<'_> {
         while over > 0.0 && self.runs.work < end {
             let before = self.runs.seconds;
             self.change();
-            let choice = self.choice(4, 6, 0.5);
+            let choice = self.choice(4, 6);
             self.fit(choice, ROUND, self.work);
             let mut now = self.runs.overflow(self.room);
-            let most = over * (1.0 + 0.1 * self.random.share().powi(4));
+            let most = over * (1.0 + 0.1 * self.random.random::<f64>().powi(4));
             if now <= most {
                 self.prune_changed(now);
                 now = self.runs.overflow(self.room);
@@ -248,14 +248,18 @@ impl Search<'_> {
             let heat = 0.15 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
             let before = self.runs.seconds;
             self.change();
-            let parts = if self.random.chance(0.5) { 1 } else { i64::MAX };
-            let choice = self.choice(parts, 4, 0.3);
+            let parts = if self.random.random_bool(0.5) {
+                2
+            } else {
+                i64::MAX
+            };
+            let choice = self.choice(parts, 4);
             let fits = self.fit(choice, ROUND, self.work);
             if fits {
                 self.prune_changed(0.0);
             }
             let worse = self.runs.seconds - before;
-            if fits && (worse <= 0.0 || self.random.chance((-worse / heat).exp())) {
+            if fits && (worse <= 0.0 || self.random.random_bool((-worse / heat).exp())) {
                 self.runs.changes.clear();
                 if self.runs.seconds < best.0 - 1e-12 * plain {
                     best = (self.runs.seconds, self.runs.order());
@@ -270,12 +274,12 @@ impl Search<'_> {
     /// Takes some runs out, or moves some.
     fn change(&mut self) {
         self.runs.work += ROUND as u64;
-        if self.random.chance(0.4) {
-            for _ in 0..=self.random.below(3) {
+        if self.random.random_bool(0.4) {
+            for _ in 0..=self.random.random_range(0..3) {
                 self.shift();
             }
         }
-        if self.runs.changes.is_empty() || self.random.chance(0.3) {
+        if self.runs.changes.is_empty() || self.random.random_bool(0.3) {
             self.ruin();
         }
         self.runs.settle();
@@ -287,23 +291,19 @@ impl Search<'_> {
         if extra.is_empty() {
             return;
         }
-        let width = 1_usize << self.random.below((self.net.ranks.ilog2() as usize).max(3));
-        let most = 1 + self.random.below(12);
-        let recorded = self.random.chance(0.5);
-        let place = |run: u32| match recorded {
-            true => self.runs.op(run).rank as usize,
-            false => bucket(self.runs.key(run)),
-        };
-        let center = place(extra[self.random.below(extra.len())]);
+        let width = 1_usize << self.random.random_range(0..self.net.ranks.ilog2().max(3));
+        let most = 1 + self.random.random_range(0..12);
+        let place = |run: u32| self.runs.op(run).rank as usize;
+        let center = place(extra[self.random.random_range(0..extra.len())]);
         let near = extra.iter().copied();
         let near = near.filter(|&run| place(run).abs_diff(center) <= width);
         let mut near: Vec<u32> = near.collect();
         self.runs.work += near.len() as u64 / 4;
-        let first = self.random.below(near.len());
+        let first = self.random.random_range(0..near.len());
         near.rotate_left(first);
         let mut ruined = 0;
         for run in near {
-            if ruined < most && self.random.chance(0.6) && self.runs.removable(run) {
+            if ruined < most && self.random.random_bool(0.6) && self.runs.removable(run) {
                 self.runs.remove(run);
                 ruined += 1;
             }
@@ -313,17 +313,17 @@ impl Search<'_> {
     /// Moves a run to another place between its inputs and its readers.
     fn shift(&mut self) {
         let ranks = self.net.ranks;
-        let at = if self.random.chance(0.6) {
-            let width = 1 << self.random.below(ranks.ilog2() as usize);
-            let near = self.spot + self.random.below(2 * width + 1);
+        let at = if self.random.random_bool(0.6) {
+            let width = 1 << self.random.random_range(0..ranks.ilog2().max(1));
+            let near = self.spot + self.random.random_range(0..2 * width + 1);
             near.saturating_sub(width).min(ranks - 1)
         } else {
-            self.random.below(ranks)
+            self.random.random_range(0..ranks)
         };
         if self.runs.buckets[at].is_empty() {
             return;
         }
-        let place = self.random.below(self.runs.buckets[at].len());
+        let place = self.random.random_range(0..self.runs.buckets[at].len());
         let run = self.runs.buckets[at][place];
         let (op, from) = (self.runs.runs[run as usize].op, self.runs.key(run));
         let of = self.runs.op(run);
@@ -347,8 +347,10 @@ impl Search<'_> {
         if high <= low {
             return;
         }
-        let target = bucket(low) + self.random.below(bucket(high) - bucket(low) + 1);
-        let place = self.random.below(self.runs.buckets[target].len() + 1);
+        let target = bucket(low) + self.random.random_range(0..bucket(high) - bucket(low) + 1);
+        let place = self
+            .random
+            .random_range(0..self.runs.buckets[target].len() + 1);
         let to = key(target as u32, place as u32).clamp(low, high);
         // What may not run twice must be free to leave its place.
         let free =
@@ -374,7 +376,7 @@ impl Search<'_> {
         let inserted = changes.filter(|change| change.inserted);
         let mut ops: Vec<u32> = inserted.map(|change| change.op).collect();
         for _ in 0..6 {
-            ops.push(self.random.below(self.net.ops.len()) as u32);
+            ops.push(self.random.random_range(0..self.net.ops.len() as u32));
         }
         ops.sort_unstable();
         ops.dedup();
@@ -385,9 +387,7 @@ impl Search<'_> {
 
     /// Leaves out runs, in a random order, where no more bytes are above the room without them, until so much work is done.
     fn prune(&mut self, mut runs: Vec<u32>, mut over: f64, end: u64) {
-        for last in (1..runs.len()).rev() {
-            runs.swap(last, self.random.below(last + 1));
-        }
+        runs.shuffle(&mut self.random);
         for run in runs {
             if !self.runs.is_there(run) || !self.runs.removable(run) {
                 continue;
