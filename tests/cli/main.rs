@@ -17,6 +17,7 @@ mod advice;
 mod config_schema;
 mod errors;
 mod faults;
+mod fits;
 mod flags;
 mod json_documents;
 mod max;

@@ -32,8 +32,8 @@ fn max(config: &str, arguments: &[&str]) -> Value {
     document(&output)
 }
 
-/// Runs the command that was advised, for two steps; its peak.
-fn peak_of_advised(config: &str, found: &Value) -> u64 {
+/// Runs the command that was advised, for two steps.
+fn run_of_advised(config: &str, found: &Value) -> Value {
     let advised = found["run"].as_str().expect("a command");
     let words: Vec<&str> = advised.split(' ').collect();
     assert_eq!(words[0], "rekindle");
@@ -48,6 +48,12 @@ fn peak_of_advised(config: &str, found: &Value) -> u64 {
     );
     let run = document(&output);
     assert_eq!(run["budget_bytes"], found["budget_bytes"], "{advised}");
+    run
+}
+
+/// The peak of that run.
+fn peak_of_advised(config: &str, found: &Value) -> u64 {
+    let run = run_of_advised(config, found);
     run["measured_peak_bytes"].as_u64().expect("a peak")
 }
 
@@ -87,6 +93,25 @@ fn the_largest_batch_fits_when_it_runs() {
         let parts = parts.map(|part| part.as_u64().expect("bytes"));
         assert_eq!(way["predicted_peak_bytes"], parts.sum::<u64>(), "{way}");
     }
+}
+
+/// Without parts a batch must fit whole, or recomputed.
+#[test]
+fn the_largest_batch_runs_in_the_parts_that_it_was_counted_with() {
+    let budget = 4u64 << 20;
+    let arguments = ["--vary", "batch", "--budget", "4MiB"];
+    let whole = size(&max(CONFIG, &arguments), "plan");
+    let auto = [&arguments[..], &["--accumulate", "auto"]].concat();
+    let found = max(CONFIG, &auto);
+    let plan = &found["largest"][2];
+    let parts = plan["parts"].as_u64().expect("parts");
+    assert!(
+        parts > 1 && size(&found, "plan") > whole,
+        "{whole}: {found}"
+    );
+    let run = run_of_advised(CONFIG, &found);
+    assert_eq!(run["settings"]["accumulate"], parts, "{found}");
+    assert!(run["measured_peak_bytes"].as_u64() <= Some(budget), "{run}");
 }
 
 #[test]

@@ -4,8 +4,14 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{
-    chunks::check_loss_chunks, engine::loss_of_part, loss::TargetTensor, loss_scale::LossScale,
-    session::RunError, settings::TrainSettings, snapshot, update::check_update,
+    chunks::check_loss_chunks,
+    engine::loss_of_part,
+    loss::TargetTensor,
+    loss_scale::LossScale,
+    session::RunError,
+    settings::{OptimizerKind, TrainSettings},
+    snapshot,
+    update::check_update,
 };
 use crate::{
     data::{TargetKind, ahead::held_bytes},
@@ -27,6 +33,9 @@ const NOMINAL_BYTES: f64 = 10e9;
 
 /// Bytes that the program holds on the host for each stage: its layer, its name, its place in plans. Observed.
 const STAGE_BYTES: u64 = 1_400;
+
+/// Bytes that a training's process holds besides: its threads, what reports its progress. Observed.
+const TRAINING_BYTES: Bytes = Bytes(64 << 10);
 
 /// The kernels of a device.
 #[must_use]
@@ -51,8 +60,8 @@ pub struct Estimated<'a> {
     pub ranks: usize,
     /// The kernels that compute.
     pub kernels: Kernels,
-    /// Bytes held besides the training.
-    pub held: Bytes,
+    /// Bytes that the process holds besides the training, where that and what the process takes before the first step count.
+    pub process: Option<Bytes>,
 }
 
 impl Estimated<'_> {
@@ -69,7 +78,7 @@ impl Estimated<'_> {
             target,
             ranks,
             kernels,
-            held,
+            process,
         } = *self;
         check_update(settings)?;
         check_loss_chunks(settings, model, target)?;
@@ -90,31 +99,40 @@ impl Estimated<'_> {
             (Sequential::new(stages), (input, targets, scale))
         };
         // On the processor all of the host's memory counts: the next batch, which waits there, and what stages take.
-        let on_host = match kernels {
-            Kernels::Device => Bytes::ZERO,
-            Kernels::Host { .. } => held_bytes(&model.input, target, batch) + of_stages,
-        };
+        let on_host = matches!(kernels, Kernels::Host { .. });
+        let counted = |bytes| if on_host { bytes } else { Bytes::ZERO };
+        let next = held_bytes(&model.input, target, batch);
+        let of_process = process.map_or(Bytes::ZERO, |bytes| bytes + TRAINING_BYTES);
         let assumed = Assumed {
             update: settings.update.fixed().unwrap_or_default(),
             kernels,
-            optimizer: &|numbers| update_cost(settings, numbers),
+            optimizer: &|numbers, turned| update_cost(settings, numbers, turned && on_host),
             between: &|parameters, largest| {
-                let on_host = matches!(kernels, Kernels::Host { .. });
                 snapshot::taken_bytes(settings, parameters, largest, on_host, ranks > 1)
             },
-            held: held + accumulated + on_host,
+            held: accumulated + counted(of_stages + next + of_process),
+            begins: process
+                .filter(|_| on_host)
+                .map(|_| settings.eval_split > 0.0),
         };
         let loss = loss_of_part(settings.parts());
         Ok(record::estimate(assumed, make, loss)?)
     }
 }
 
-/// The cost of updating a parameter with this many numbers; parameters are updated one after another.
-fn update_cost(settings: &TrainSettings, numbers: u64) -> OptimizerCost {
-    let decays = settings.decay() > 0.0;
-    let works_on_copy = settings.moments() > 0 || decays || settings.clip_norm.is_some();
+/// Whether SGD computes with the gradient itself, not with a new tensor.
+fn works_on_gradient(settings: &TrainSettings) -> bool {
+    let changed = settings.decay() > 0.0 || settings.clip_norm.is_some();
+    settings.optimizer == OptimizerKind::Sgd && settings.dtype == Dtype::F32 && !changed
+}
+
+/// The cost of updating a parameter with this many numbers; parameters are updated one after another. A `turned` gradient,
+/// with exchanged dimensions in memory, is not overwritten.
+fn update_cost(settings: &TrainSettings, numbers: u64, turned: bool) -> OptimizerCost {
+    let once_more = u64::from(turned && works_on_gradient(settings));
+    let works_on_copy = settings.moments() > 0 || !works_on_gradient(settings);
     let copies = match (settings.dtype, settings.keeps_master_weights()) {
-        (Dtype::F32, _) => u64::from(works_on_copy),
+        (Dtype::F32, _) => u64::from(works_on_copy) + once_more,
         // The gradient in `f32`, and without master weights the parameter.
         (_, true) => 1,
         (_, false) => 2,

@@ -41,7 +41,8 @@ pub struct SweepArgs {
     after_help = "Examples:\n  rekindle max configs/deep-linear.toml --vary batch --budget 1GiB\n  rekindle max configs/deep-linear.toml --vary depth --slowdown 1.5 --confirm"
 )]
 pub struct MaxArgs {
-    /// What to enlarge: batch, or depth (how often the largest `repeat` group repeats)
+    /// What to enlarge: batch (with --accumulate auto, each in the parts that `train` would choose), or depth (how often the
+    /// largest `repeat` group repeats)
     #[arg(long, value_name = "WHAT")]
     pub vary: Lever,
     /// Maximum peak memory (512MiB, 2GB, 80%-of-device; by default what is free)

@@ -9,8 +9,8 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
+    Estimated,
     fit::{Breakdown, spread},
-    kernels,
     session::{Infeasible, MeasuredStep, Planned, RunError, ScheduleRequest},
     settings::UpdateChoice,
     update::{Updates, updates},
@@ -42,6 +42,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
         ..args.config.training(measure)
     })?;
     let device = config.device().listed()?;
+    let _held = config.data_again();
     let run = &config.run;
     let asked = run.segments.is_some() || run.budget.is_some() || run.planner.is_some();
     let bytes = |size| train::bytes_of(size, Some(&device), || train::plain_peak(&config, &device));
@@ -59,17 +60,20 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     let limit = limit.map(|bytes| Limit { of, bytes });
     let most = limit.as_ref().map(|limit| limit.bytes);
     train::find_parts(&mut config, most, &device, |_| None)?;
-    let kernels = kernels(device.device);
     if let Some(ScheduleRequest::Given(file)) = &wanted {
         config.training.update = file.plan.update.into();
     }
     let updates = updates(&config.training, budget.is_some());
     let either = !matches!(updates, Updates::One(_));
-    let mut found = Estimate::new(&config, kernels, wanted.as_ref(), limit.clone())?;
+    let estimate = |config: &Config, limit| {
+        let step = train::estimated(config, &config.training, &device);
+        Estimate::new(config, step, wanted.as_ref(), limit)
+    };
+    let mut found = estimate(&config, limit.clone())?;
     // By shapes neither update is faster: a training updates in the backward pass only to fit.
     if either && found.1.is_some() {
         config.training.update = UpdateChoice::InBackward;
-        found = Estimate::new(&config, kernels, wanted.as_ref(), limit)?;
+        found = estimate(&config, limit)?;
     }
     let (estimate, impossible) = found;
     output::answer(args.answer.json, &estimate, Estimate::text)?;
@@ -138,11 +142,11 @@ impl Estimate {
     /// second answer is why what is wanted cannot be had, where no plan fits.
     pub fn new(
         config: &Config,
-        kernels: Kernels,
+        step: Estimated<'_>,
         wanted: Option<&ScheduleRequest>,
         limit: Option<Limit>,
     ) -> Result<(Self, Option<Infeasible>), Failure> {
-        let known = config.estimated(&config.training, kernels).estimate()?;
+        let (kernels, known) = (step.kernels, step.estimate()?);
         let step = MeasuredStep::estimated(&known, &config.model, &config.training);
         let stages = &step.chain.stages;
         let most = limit.as_ref().map(|limit| limit.bytes);
@@ -218,7 +222,7 @@ impl Estimate {
             part => format!("batch {} in parts of {part}", self.batch),
         };
         let about = format!(
-            "{} parameters in {}, {batch}, {}; the process's own memory comes on top.",
+            "{} parameters in {}, {batch}, {}.",
             thousands(self.param_count),
             several(self.stages, "stage"),
             self.dtype,

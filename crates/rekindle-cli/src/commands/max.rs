@@ -9,17 +9,18 @@ use std::{
 
 use rekindle::{
     meter::Count,
-    record::{Kernels, PlanSummary, Update},
+    record::{PlanSummary, Update},
     size::Size,
 };
 use rekindle_plan::{Bytes, Parts};
 use rekindle_train::{
-    Estimated,
-    fit::{ScheduleKind, largest},
-    kernels,
+    data::Split,
+    device::DeviceInfo,
+    fit::{Bounds, ScheduleKind, largest},
     model::spec::MAX_LAYERS,
     record::Ran,
-    session::MeasuredStep,
+    session::Planned,
+    settings::{Accumulate, TrainSettings},
     update::{Updates, updates},
 };
 use schemars::JsonSchema;
@@ -43,8 +44,7 @@ use crate::{
 pub const MAX_FORMAT: &str = "rekindle-max/3";
 
 /// Step factor and precision of the search: factors of 1.5, to within a percent of the largest size.
-const FACTOR: f64 = 1.5;
-const PRECISION: f64 = 1e-2;
+const SEARCH: (f64, f64) = (1.5, 1e-2);
 
 /// Maximum size in the search.
 const LARGEST: usize = 1 << 32;
@@ -76,15 +76,15 @@ pub fn run(args: &MaxArgs) -> Outcome {
             })?
         }
     };
+    let data = config.data_again();
     let varied = match args.vary {
-        Lever::Batch => batch(&config),
+        Lever::Batch => batch(&config, data.as_ref()),
         Lever::Depth => depth(&config)?,
     };
     let subject = Subject {
         training,
         config: &config,
-        kernels: kernels(device.device),
-        process_bytes: train::process_bytes(device.device),
+        device: &device,
         varied,
     };
     let largest = subject.largest(budget, args.slowdown)?;
@@ -165,8 +165,8 @@ fn check_arguments(args: &MaxArgs) -> Outcome {
     Ok(())
 }
 
-fn batch(config: &Config) -> Varied {
-    let samples = config.open_data().ok().map(|data| data.train.len());
+fn batch(config: &Config, data: Option<&Split>) -> Varied {
+    let samples = data.map(|data| data.train.len());
     let parts = config.training.parts();
     Varied {
         lever: Lever::Batch,
@@ -198,8 +198,7 @@ fn depth(config: &Config) -> Result<Varied, Failure> {
 struct Subject<'a> {
     training: TrainArgs,
     config: &'a Config,
-    kernels: Kernels,
-    process_bytes: Bytes,
+    device: &'a DeviceInfo,
     varied: Varied,
 }
 
@@ -214,22 +213,42 @@ impl Subject<'_> {
         training
     }
 
-    /// The step of a size, from shapes alone, with one of the updates.
-    fn counted(&self, size: usize, update: Update) -> Result<MeasuredStep, Failure> {
-        let config = config::load(&self.sized(size))?;
-        let mut settings = config.training.clone();
-        settings.update = update.into();
-        let estimated = Estimated {
-            held: self.process_bytes,
-            ..config.estimated(&settings, self.kernels)
-        };
-        let estimate = estimated.estimate()?;
-        Ok(MeasuredStep::estimated(&estimate, &config.model, &settings))
+    /// A size to try: where the number of parts of a batch is open, one that many numbers divide, smaller by 3% at most.
+    fn whole(&self, size: usize) -> usize {
+        let step = 1 << (size / 32).max(1).ilog2();
+        let open = self.config.training.accumulate == Accumulate::Auto && size < self.varied.limit;
+        let rounds = open && self.varied.lever == Lever::Batch;
+        if rounds { size / step * step } else { size }
     }
 
-    /// The largest sizes of all ways: a plan may choose its update, the others are for comparison.
+    /// The fastest schedule of this kind for a size, if it fits, and in how many parts its batch runs: in as many as `train`
+    /// would choose, where that is open. A plan may choose its update, the others are for comparison.
+    fn fits(
+        &self,
+        way: ScheduleKind,
+        size: usize,
+        budget: Bytes,
+        slowdown: f64,
+    ) -> Result<Option<(Planned, usize)>, Failure> {
+        let mut config = config::load(&self.sized(size))?;
+        train::find_parts(&mut config, Some(budget), self.device, |_| None)?;
+        let updates = match (way, updates(&config.training, true)) {
+            (ScheduleKind::Plan, updates) | (_, updates @ Updates::One(_)) => updates,
+            _ => Updates::One(Update::After),
+        };
+        let step = |update: Update| {
+            let settings = TrainSettings {
+                update: update.into(),
+                ..config.training.clone()
+            };
+            train::by_shapes(&config, &settings, self.device)
+        };
+        let plan = way.fits(updates, step, budget, slowdown)?;
+        Ok(plan.map(|plan| (plan, config.training.parts())))
+    }
+
+    /// The largest sizes of all ways.
     fn largest(&self, budget: Bytes, slowdown: f64) -> Result<Vec<Largest>, Failure> {
-        let asked = updates(&self.config.training, true);
         // A batch that is run in equal parts has whole parts.
         let unit = match self.varied.lever {
             Lever::Batch => self.config.training.parts(),
@@ -238,49 +257,36 @@ impl Subject<'_> {
         let mut all: Vec<Largest> = Vec::new();
         let (began, mut told) = (Instant::now(), Instant::now());
         for (way, part) in ScheduleKind::ALL.into_iter().zip(1..) {
-            let updates = match (way, asked) {
-                (ScheduleKind::Plan, updates) | (_, updates @ Updates::One(_)) => updates,
-                _ => Updates::One(Update::After),
-            };
             // Each kind of schedule reaches at least the size of the previous one.
             let first = all.last().map_or(1, |before| before.size);
-            let (mut found, mut too_large) = (None, None);
+            let mut found = None;
             let limit = self.varied.limit / unit;
-            // The error of a search that takes too long is `None`.
-            let ended = largest(limit, first / unit, FACTOR, PRECISION, |units| {
-                if found.is_some() && began.elapsed() > LONGEST * part / 3 {
-                    return Err(None);
+            let goes_on = |known: &Bounds| {
+                if told.elapsed() >= LINE_INTERVAL {
+                    told = Instant::now();
+                    let (way, name) = (way.name(), self.varied.lever.name());
+                    let [fits, below] = [known.fits, known.below].map(|units| units * unit);
+                    note!("{way}: the largest {name} is at least {fits} and below {below}");
                 }
-                let size = units * unit;
-                let step = |update| self.counted(size, update);
-                let plan = way.fits(updates, step, budget, slowdown).map_err(Some)?;
+                known.fits == 0 || began.elapsed() <= LONGEST * part / 3
+            };
+            let fits = |units| {
+                let size = self.whole(units * unit);
+                let plan = self.fits(way, size, budget, slowdown)?;
                 let fits = plan.is_some();
-                if !fits {
-                    too_large = Some(size);
-                }
-                let plan = plan.map(|plan| Largest {
+                let plan = plan.map(|(plan, parts)| Largest {
                     way,
                     size,
+                    parts,
                     complete: true,
                     at_peak: plan.at_peak().1,
                     plan: plan.summary,
                 });
                 found = plan.or(found.take());
-                if told.elapsed() >= LINE_INTERVAL {
-                    told = Instant::now();
-                    let fits = found.as_ref().map_or(0, |found: &Largest| found.size);
-                    let most = too_large.unwrap_or(self.varied.limit.saturating_add(1));
-                    let (way, name) = (way.name(), self.varied.lever.name());
-                    note!("{way}: the largest {name} is at least {fits} and below {most}");
-                }
-                Ok(fits)
-            });
-            let complete = match ended {
-                Err(Some(failure)) => return Err(failure),
-                ended => ended.is_ok(),
+                Ok::<_, Failure>(fits)
             };
-            let found = found.map(|found: Largest| Largest { complete, ..found });
-            all.extend(found);
+            let complete = largest(limit, first / unit, SEARCH, goes_on, fits)?.complete;
+            all.extend(found.map(|found: Largest| Largest { complete, ..found }));
         }
         Ok(all)
     }
@@ -343,6 +349,8 @@ pub struct Largest {
     pub way: ScheduleKind,
     /// The size.
     pub size: usize,
+    /// Parts that its batch runs in.
+    pub parts: usize,
     /// Whether the search came to its end; if not, larger sizes may fit.
     pub complete: bool,
     /// Its plan. Times are those of a nominal machine: of use only in proportion to each other.
@@ -387,8 +395,10 @@ impl MaxRecord {
         let (budget, device) = (self.budget_bytes, &self.device);
         match self.of(ScheduleKind::Plan) {
             Some(plan) => format!(
-                "The largest {name} of {of} in {budget} on {device} is {}, at most {}x the plain step.",
-                plan.size, self.slowdown
+                "The largest {name} of {of} in {budget} on {device} is {}{}, at most {}x the plain step.",
+                plan.size,
+                in_parts(plan.parts),
+                self.slowdown
             ),
             None => format!("Not even {name} 1 of {of} fits {budget} on {device}."),
         }
@@ -418,6 +428,12 @@ impl MaxRecord {
         }
         table
     }
+}
+
+fn in_parts(parts: usize) -> String {
+    (parts > 1)
+        .then(|| format!(", each batch in {parts} parts"))
+        .unwrap_or_default()
 }
 
 fn cells(largest: &Largest) -> [Cell; 8] {

@@ -58,6 +58,7 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
     };
     let Asked {
         config,
+        data,
         device,
         mut schedule,
     } = ranks::settled(ranks, train::asked(&training))?;
@@ -68,7 +69,6 @@ fn of_config(args: &PlanArgs, ranks: &Ranks) -> Outcome {
             request.budget = Some(Bytes(1));
         }
     }
-    let data = config.open_data()?;
     let job = Job {
         schedule,
         ranks: ranks.clone(),

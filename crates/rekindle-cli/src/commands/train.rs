@@ -1,6 +1,6 @@
 //! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
-use rekindle::{record::Estimate, size::Size};
+use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     Estimated,
@@ -42,9 +42,10 @@ pub fn run(args: TrainArgs) -> Outcome {
     ranks::end(ranks, outcome)
 }
 
-/// A config with what is typed beside it, the device, and where the schedule comes from.
+/// A config with what is typed beside it, its data, the device, and where the schedule comes from.
 pub(super) struct Asked {
     pub(super) config: Config,
+    pub(super) data: Split,
     pub(super) device: DeviceInfo,
     pub(super) schedule: ScheduleRequest,
 }
@@ -55,13 +56,19 @@ pub(super) fn asked(args: &TrainArgs) -> Result<Asked, Failure> {
     let local = launched::local();
     let device = config.device().of_rank(local)?;
     let device = device.resolve()?.shared_by(local.ranks);
+    // What the process holds counts from here on.
+    let data = config.open_data()?;
     let schedule = request(&config.run, |size| budget_of(size, &device, &config))?;
     if let ScheduleRequest::Plan(request) = &schedule {
         let elsewhere = |budget| parts_elsewhere(args, budget, &device);
-        find_parts(&mut config, request.budget, &device, elsewhere)?;
+        if let Some(parts @ 2..) = find_parts(&mut config, request.budget, &device, elsewhere)? {
+            let samples = several(config.training.batch / parts, "sample");
+            note!("each batch runs in {parts} parts of {samples}");
+        }
     }
     Ok(Asked {
         config,
+        data,
         device,
         schedule,
     })
@@ -73,7 +80,6 @@ struct Opened {
     /// The config's file, as it was named.
     name: String,
     asked: Asked,
-    data: Split,
     /// Host memory for tensors.
     host: Option<Bytes>,
     /// The file for its passes.
@@ -92,7 +98,6 @@ fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
         None => args.config_path().display().to_string(),
     };
     let asked = asked(&args)?;
-    let data = asked.config.open_data()?;
     let speaks = ranks.rank() == 0;
     let output = args.output.as_deref().filter(|_| speaks);
     output.map_or(Ok(()), check_new)?;
@@ -108,41 +113,34 @@ fn opened(mut args: TrainArgs, ranks: &Ranks) -> Result<Opened, Failure> {
         args,
         name,
         asked,
-        data,
         host,
         track,
     })
 }
 
 fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
-    let opened = opened(args, ranks);
-    let Opened {
-        args,
-        name,
-        asked: Asked {
-            config,
-            device,
-            schedule,
-        },
+    let opened = ranks::settled(ranks, opened(args, ranks))?;
+    let (args, name, mut track) = (&opened.args, &opened.name, opened.track);
+    let Asked {
+        config,
         data,
-        host,
-        mut track,
-    } = ranks::settled(ranks, opened)?;
-    let args = &args;
+        device,
+        schedule,
+    } = opened.asked;
     let plain = || plain_steps(args);
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
     let resumed = args.resume.clone().map(RunDir::Resume);
     let new = args.output.clone().map(RunDir::New);
     let job = Job {
-        name: &name,
+        name,
         device: Some(&device),
         eval: data.eval.as_deref().filter(|_| !args.no_eval),
         compare: args.compare,
         plain_elsewhere: (on_cpu && ranks.is_alone()).then_some(&plain),
         track: track.is_some(),
         count: config.count(),
-        host,
+        host: opened.host,
         planner: on_cpu.then_some(plan_elsewhere),
         run_dir: resumed.or(new).filter(|_| speaks),
         snapshot_every: config.run.snapshot_every.unwrap_or_default(),
@@ -315,20 +313,29 @@ pub(super) fn plain_peak(config: &Config, device: &DeviceInfo) -> Result<Bytes, 
         batch: config.training.batch.div_ceil(ranks),
         ..config.training.clone()
     };
-    Ok(estimate(config, &part, device)?.plain_peak)
+    Ok(estimated(config, &part, device).estimate()?.plain_peak)
 }
 
-/// A step of the config's model by its shapes, with what a process of this program holds besides.
-fn estimate(
+/// A step of the config's model, with what a process of this program takes besides: about as much as this one.
+pub(super) fn estimated<'a>(
+    config: &'a Config,
+    settings: &'a TrainSettings,
+    device: &DeviceInfo,
+) -> Estimated<'a> {
+    Estimated {
+        process: Some(Bytes(rekindle_alloc::in_use() as u64)),
+        ..config.estimated(settings, kernels(device.device))
+    }
+}
+
+/// The same step by its shapes, to be planned.
+pub(super) fn by_shapes(
     config: &Config,
     settings: &TrainSettings,
     device: &DeviceInfo,
-) -> Result<Estimate, Failure> {
-    let estimated = Estimated {
-        held: process_bytes(device.device),
-        ..config.estimated(settings, kernels(device.device))
-    };
-    Ok(estimated.estimate()?)
+) -> Result<MeasuredStep, Failure> {
+    let estimate = estimated(config, settings, device).estimate()?;
+    Ok(MeasuredStep::estimated(&estimate, &config.model, settings))
 }
 
 /// Finds in how many parts a batch runs within a budget, where the config leaves that open: `elsewhere`, if that gives an
@@ -338,10 +345,10 @@ pub(super) fn find_parts(
     budget: Option<Bytes>,
     device: &DeviceInfo,
     elsewhere: impl FnOnce(Bytes) -> Option<usize>,
-) -> Outcome {
+) -> Result<Option<usize>, Failure> {
     let training = &config.training;
     if training.accumulate != Accumulate::Auto {
-        return Ok(());
+        return Ok(None);
     }
     let refused = |why| {
         let message = format!("`accumulate = \"auto\"` is not for {why}");
@@ -353,23 +360,15 @@ pub(super) fn find_parts(
     if launched::launched().is_some() {
         return refused("several ranks, each of which has a part of the batch already");
     }
-    let step = |settings: &TrainSettings| {
-        let step = estimate(config, settings, device)?;
-        Ok::<_, Failure>(MeasuredStep::estimated(&step, &config.model, settings))
-    };
     let parts = match budget {
         None => 1,
         Some(budget) => match elsewhere(budget) {
             Some(parts) => parts,
-            None => parts(training, budget, step)?,
+            None => parts(training, budget, |one| by_shapes(config, one, device))?,
         },
     };
-    if parts > 1 {
-        let samples = several(training.batch / parts, "sample");
-        note!("each batch runs in {parts} parts of {samples}");
-    }
     config.training.accumulate = Accumulate::Parts(parts);
-    Ok(())
+    Ok(Some(parts))
 }
 
 /// The number of parts that an estimate in another process finds: plans take memory, which would count as the run's.
@@ -398,14 +397,6 @@ fn parts_elsewhere(args: &TrainArgs, budget: Bytes, device: &DeviceInfo) -> Opti
     let ended = child::run(&words, |_| Ok(()), stop::asked).ok()?;
     let Found { batch, micro_batch } = serde_json::from_str(&ended.stdout).ok()?;
     batch.checked_div(micro_batch)
-}
-
-/// What a process of this program holds besides a training on a device: on the CPU, about as much as this process.
-pub(super) fn process_bytes(device: DeviceId) -> Bytes {
-    match device {
-        DeviceId::Cpu => Bytes(rekindle_alloc::in_use() as u64),
-        DeviceId::Cuda(_) | DeviceId::Wgpu(_) => Bytes::ZERO,
-    }
 }
 
 /// Maximum host memory for offloaded tensors; `None` if tensors stay on the device.

@@ -7,7 +7,7 @@ use rekindle_train::{FileError, data::settings::Source};
 use crate::failure::Failure;
 
 /// The files or the folder of a source.
-fn paths(source: &mut Source) -> &mut [PathBuf] {
+pub fn paths(source: &mut Source) -> &mut [PathBuf] {
     match source {
         Source::Text { files, .. } => files,
         Source::Mnist { folder } | Source::Cifar10 { folder } => std::slice::from_mut(folder),

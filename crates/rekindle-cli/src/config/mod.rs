@@ -20,7 +20,6 @@ mod run;
 use std::path::Path;
 
 use rekindle::{meter::Count, record::Kernels};
-use rekindle_plan::Bytes;
 use rekindle_train::{
     Estimated,
     chunks::check_loss_chunks,
@@ -188,8 +187,16 @@ impl Config {
             target: self.data.target(),
             ranks: 1,
             kernels,
-            held: Bytes::ZERO,
+            process: None,
         }
+    }
+
+    /// The data as a training's process holds it, where it is there and is not a pipe, which can be read only once.
+    pub fn data_again(&self) -> Option<Split> {
+        let mut source = self.data.clone();
+        let mut paths = data::paths(&mut source).iter();
+        let lasts = paths.all(|path| path.is_file() || path.is_dir());
+        lasts.then(|| self.open_data().ok())?
     }
 
     /// Opens the data and checks that the model takes its samples.

@@ -6,7 +6,10 @@
 //!
 //! 1. **Fit** ([`fit`]): from the recorded order, and from a few programs over stages (without these, plans of deep chains in a
 //!    third of their peak are twice as slow), evict at the highest moment until the budget is met. An evicted value is made
-//!    again directly before its next read, with the closure of what that needs, or comes back from the host.
+//!    again directly before its next read, with the closure of what that needs, or comes back from the host. All evictions are
+//!    weighed, and the best of them take away all that is above the budget at this moment, or a part, before they are weighed
+//!    anew: neither is the better choice on all graphs, so each start is fit by three such parts. One that does more work than
+//!    others before it ends.
 //! 2. **Prune**: leave out each run that the budget allows to leave out.
 //! 3. **Improve**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
 //!    out some runs near each other, or moves some to where their inputs and readers allow, fits the program again with
@@ -37,7 +40,7 @@ use fit::{Choice, Search};
 use net::Net;
 use runs::{Room, Runs, bucket, key};
 
-/// The work of a search for each operation, and at most: about half a second.
+/// The work of a search for each operation, and at most: about a third of a second.
 const WORK_OF_ONE: u64 = 80_000;
 const MOST_WORK: u64 = 20_000_000;
 /// At least so much where the smallest peak is searched, as far as one start may do it.

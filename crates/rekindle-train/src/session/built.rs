@@ -167,7 +167,7 @@ fn check_buffers(job: &Job<'_>) -> Result<(), RunError> {
     };
     let own = job.micro_batch() * job.settings.parts();
     let update = job.settings.update.fixed().unwrap_or_default();
-    let estimate = estimated(job, own, update, Kernels::Device, Bytes::ZERO)?;
+    let estimate = estimated(job, own, update, Kernels::Device, None)?;
     let (tensor, is_weight, bytes) = estimate.largest;
     if bytes > limit {
         return Err(RunError::TensorTooLarge {

@@ -22,8 +22,7 @@ const SMALL: u64 = 64 << 20;
 /// The most samples that are recorded where the loss has more operations for each of them.
 const MOST_RECORDED: usize = 4096;
 
-/// Bytes that recording an operation takes for a moment, and those of threads and of burn that come with a training. Observed.
-const RECORDED_BYTES: u64 = 2_000;
+/// Bytes of threads and of burn that come with a training. Observed.
 const PROCESS_BYTES: Bytes = Bytes(2 << 20);
 
 /// Fails if no plan of the job fits its budget.
@@ -51,7 +50,8 @@ pub(super) fn refuse_by_shapes(job: &Job<'_>) -> Result<(), RunError> {
         _ => settings.batch,
     };
     // Planning takes memory, which counts as the run's: where the run goes on, there is none.
-    if least(job, at)?.0 as f64 * (1.0 - MISSED) <= limit.0 as f64 {
+    let least = smallest(job, at, |one| Ok(one.profile.least_bytes()))?;
+    if least.0 as f64 * (1.0 - MISSED) <= limit.0 as f64 {
         return Ok(());
     }
     let enough = enough(job, planner, at)?;
@@ -63,9 +63,8 @@ pub(super) fn refuse_by_shapes(job: &Job<'_>) -> Result<(), RunError> {
     };
     let unit = settings.parts();
     let first = (limit.0 as f64 / enough.0 as f64 * at as f64) as usize / unit;
-    let batch = largest(at / unit - 1, first, 1.5, 0.02, |units| {
-        Ok::<_, RunError>(self::enough(job, planner, units * unit)? <= limit)
-    })?;
+    let fits = |units| Ok::<_, RunError>(self::enough(job, planner, units * unit)? <= limit);
+    let batch = largest(at / unit - 1, first, (1.5, 0.02), |_| true, fits)?.fits;
     Err(RunError::Infeasible(Infeasible {
         planner,
         budget: limit,
@@ -73,36 +72,33 @@ pub(super) fn refuse_by_shapes(job: &Job<'_>) -> Result<(), RunError> {
         smallest_of_all: whole(smallest_of_all),
         floor: None,
         from_shapes: true,
-        batch: batch.map(|units| units * unit),
+        batch: (batch > 0).then_some(batch * unit),
     }))
-}
-
-/// What a step with so many samples takes at least, under any plan.
-fn least(job: &Job<'_>, batch: usize) -> Result<Bytes, RunError> {
-    let held = Bytes(rekindle_alloc::in_use() as u64);
-    let mut found = Bytes::MAX;
-    for &update in job.updates().each() {
-        let estimate = estimated(job, batch, update, kernels(DeviceId::Cpu), held)?;
-        found = found.min(estimate.profile.least_bytes());
-    }
-    Ok(found)
 }
 
 /// What is enough for a step with so many samples.
 fn enough(job: &Job<'_>, planner: Planner, batch: usize) -> Result<Bytes, RunError> {
+    smallest(job, batch, |one| {
+        let enough = match planner {
+            Planner::Auto | Planner::Optimal => one.profile.leanest_stages()?,
+            _ => one.profile.smallest_budget(planner)?,
+        };
+        let missed = Bytes((enough.0 as f64 * MISSED) as u64);
+        Ok(enough + missed + PROCESS_BYTES)
+    })
+}
+
+/// The least that a step with so many samples takes of all its updates.
+fn smallest(
+    job: &Job<'_>,
+    batch: usize,
+    takes: impl Fn(&Estimate) -> Result<Bytes, RunError>,
+) -> Result<Bytes, RunError> {
     let held = Bytes(rekindle_alloc::in_use() as u64);
     let mut found = Bytes::MAX;
     for &update in job.updates().each() {
-        let estimate = estimated(job, batch, update, kernels(DeviceId::Cpu), held)?;
-        let enough = match planner {
-            Planner::Auto | Planner::Optimal => estimate.profile.leanest_stages()?,
-            _ => estimate.profile.smallest_budget(planner)?,
-        };
-        let recorded = Bytes(RECORDED_BYTES * estimate.operations as u64);
-        let recording = held + estimate.parameter_bytes + estimate.input_bytes + recorded;
-        let most = enough.max(recording);
-        let missed = Bytes((most.0 as f64 * MISSED) as u64);
-        found = found.min(most + missed + PROCESS_BYTES);
+        let own = estimated(job, batch, update, kernels(DeviceId::Cpu), Some(held))?;
+        found = found.min(takes(&own)?);
     }
     Ok(found)
 }
@@ -113,7 +109,7 @@ pub(super) fn estimated(
     batch: usize,
     update: Update,
     kernels: Kernels,
-    held: Bytes,
+    process: Option<Bytes>,
 ) -> Result<Estimate, RunError> {
     let settings = TrainSettings {
         batch,
@@ -126,7 +122,7 @@ pub(super) fn estimated(
         target: job.train.target(),
         ranks: job.ranks.count(),
         kernels,
-        held,
+        process,
     };
     estimated.estimate()
 }

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use rekindle::record::Kernels;
-use rekindle_plan::{Bytes, Planner, Request};
+use rekindle_plan::{Planner, Request};
 use rekindle_train::{
     Estimated,
     data::{TargetKind, open, settings::Source},
@@ -153,7 +153,7 @@ fn compare(case: &Case, wrong: &mut Vec<String>) {
         target,
         ranks: 1,
         kernels: kernels(DeviceId::Cpu),
-        held: Bytes::ZERO,
+        process: None,
     };
     let estimate = estimated.estimate().unwrap();
     let estimated = MeasuredStep::estimated(&estimate, &model, &settings);

@@ -24,6 +24,7 @@ mod accumulate;
 mod estimated;
 mod hostile;
 mod jobs;
+mod largest;
 mod leaks;
 mod measured_step;
 mod memory_growth;

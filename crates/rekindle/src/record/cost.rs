@@ -22,7 +22,8 @@ mod group;
 mod probe;
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
@@ -53,8 +54,8 @@ const MOST_PASSES: usize = 3;
 /// Margin of estimated temporary bytes: threads do not all reach their highest point at the same time.
 const SCRATCH_MARGIN: f64 = 1.0 / 16.0;
 
-/// Bytes that threads of this process keep, at most, of what was measured: what of it they need is in use.
-static KEPT_BYTES: AtomicU64 = AtomicU64::new(0);
+/// What threads of this process [keep](Costs::kept), at most, of what was measured: what of it they need is in use.
+static KEPT: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 impl Costs {
     /// Measures operations while `program` runs, once to warm up and then once or twice, except those that are known.
@@ -158,7 +159,7 @@ impl Costs {
                         planning.time(interpreter.as_mut(), without_draw(run.operation()));
                     group.seconds.push(seconds);
                 }
-                KEPT_BYTES.fetch_max(self.of(run.number).kept_bytes, Ordering::Relaxed);
+                kept_by_threads().insert(self.of(run.number).kept_bytes);
                 run.finish(interpreter.as_mut());
                 held.extend(ready.hand_out(interpreter.as_mut()));
             }
@@ -193,8 +194,7 @@ impl Costs {
             }
         }
         if pass < LEAST_PASSES {
-            let kept_bytes = KEPT_BYTES.load(Ordering::Relaxed);
-            self.scratch_bytes = self.scratch_bytes.saturating_sub(kept_bytes);
+            self.scratch_bytes = self.kept().difference(&kept_by_threads()).sum();
             return Ok(self);
         }
         self.scratch_bytes = scratch_bytes.max(known.scratch_bytes);
@@ -234,6 +234,10 @@ impl Costs {
         }
         is_known
     }
+}
+
+fn kept_by_threads() -> MutexGuard<'static, BTreeSet<u64>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The inputs whose storage the first output may reuse, by place and number: those that are freed here and large

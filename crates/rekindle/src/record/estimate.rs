@@ -15,6 +15,7 @@ use rekindle_plan::{
 use super::{
     Kernels, RecordError, bridge,
     cost::Costs,
+    optimizer::tried,
     profile::{StepProfile, kinds},
     program::plain_order,
     recording::Recording,
@@ -37,13 +38,17 @@ pub struct Assumed<'a> {
     pub update: Update,
     /// The kernels that run its operations.
     pub kernels: Kernels,
-    /// The optimizer's cost for a parameter, given its number of elements.
-    pub optimizer: &'a dyn Fn(u64) -> OptimizerCost,
+    /// The optimizer's cost for a parameter, given its number of elements, and whether the first two dimensions of its gradient
+    /// are exchanged in memory.
+    pub optimizer: &'a dyn Fn(u64, bool) -> OptimizerCost,
     /// Bytes used temporarily between steps, when there are no gradients, given the number of parameters and statistics
     /// and of elements of the largest: copies in which they are saved, for example.
     pub between: &'a dyn Fn(usize, u64) -> Bytes,
     /// Bytes held permanently besides parameters, batch and the optimizer's state.
     pub held: Bytes,
+    /// `Some` if the process that trains records the step before and tries the optimizer, in memory that counts, `Some(true)`
+    /// if it evaluates the model before that. The [counting allocator](rekindle_alloc::CountingAllocator) measures recording.
+    pub begins: Option<bool>,
 }
 
 impl Default for Assumed<'_> {
@@ -52,9 +57,10 @@ impl Default for Assumed<'_> {
         Self {
             update: Update::After,
             kernels: Kernels::Device,
-            optimizer: &|_| OptimizerCost::default(),
+            optimizer: &|_, _| OptimizerCost::default(),
             between: &|_, _| Bytes::ZERO,
             held: Bytes::ZERO,
+            begins: None,
         }
     }
 }
@@ -124,12 +130,19 @@ where
     I: TensorTree,
     R: StepResult,
 {
+    let before = rekindle_alloc::in_use();
+    rekindle_alloc::reset_peak();
     let (recording, _) = bridge::take_made(make, step, assumed.update)?;
-    Estimate::of(&recording, assumed)
+    let recorded = Bytes(rekindle_alloc::peak().saturating_sub(before) as u64);
+    Estimate::of(&recording, recorded, assumed)
 }
 
 impl Estimate {
-    fn of(recording: &Recording, assumed: Assumed<'_>) -> Result<Self, RecordError> {
+    fn of(
+        recording: &Recording,
+        recorded: Bytes,
+        assumed: Assumed<'_>,
+    ) -> Result<Self, RecordError> {
         let numbers = |tensor: usize| recording.tensors.shape(tensor).num_elements() as u64;
         let bytes = |tensor: usize| Bytes(recording.tensors.value_bytes(tensor));
         let parameters = || recording.parameters.iter().map(|one| one.tensor);
@@ -140,8 +153,11 @@ impl Estimate {
         let mut optimizer = updates.together(assumed.update, recording);
         let mut costs = Costs::of_kernels(recording, assumed.kernels);
         costs.updates = updates;
-        let held = assumed.held + optimizer.state_bytes;
-        let mut graph = costs.graph(recording, parameter_bytes + input_bytes + held);
+        let first = parameter_bytes + input_bytes + assumed.held;
+        let mut graph = costs.graph(recording, first + optimizer.state_bytes);
+        if costs.updates.keeps_storage {
+            graph.fixed_bytes += recording.beside_gradients(&graph);
+        }
         let plain = plain_order(&graph)?;
         graph.fixed_bytes += match assumed.kernels {
             Kernels::Host { .. } => {
@@ -156,7 +172,11 @@ impl Estimate {
         let largest = parameters().map(numbers).max().unwrap_or_default();
         let between = (assumed.between)(recording.parameters.len(), largest);
         let gradients = left - graph.fixed_bytes;
-        optimizer.temp_bytes = optimizer.temp_bytes.max(between - gradients);
+        let begun = first + recorded.max(tried_bytes(recording, assumed.optimizer));
+        let kept = |evaluates| Bytes(u64::from(evaluates) * costs.scratch_bytes);
+        let begun = assumed.begins.map(|evaluates| begun + kept(evaluates));
+        let apart = (between - gradients).max(begun.unwrap_or_default() - left);
+        optimizer.temp_bytes = optimizer.temp_bytes.max(apart);
         let update_bytes = left + optimizer.temp_bytes;
         let stages = Stages::of_graph(&graph);
         let chain = Chain {
@@ -197,15 +217,36 @@ impl Estimate {
     }
 }
 
-/// The cost of updating each parameter, by the optimizer's rule.
-fn updates(recording: &Recording, optimizer: &dyn Fn(u64) -> OptimizerCost) -> UpdateCosts {
+/// The cost of updating each parameter, by the optimizer's rule. One that copies only gradients with exchanged dimensions makes
+/// its state in the storage of the others.
+fn updates(recording: &Recording, optimizer: &dyn Fn(u64, bool) -> OptimizerCost) -> UpdateCosts {
     let trained = recording.parameters.iter().filter(|one| one.trains);
     let each = trained.map(|one| {
         let numbers = recording.tensors.shape(one.tensor).num_elements() as u64;
-        (one.id, [optimizer(numbers); 2])
+        let costs = [false, true].map(|turned| optimizer(numbers, turned));
+        (one.id, costs)
     });
+    let each: HashMap<_, _> = each.collect();
+    let keeps = |[one, turned]: &[OptimizerCost; 2]| {
+        turned.temp_bytes > one.temp_bytes && one.state_bytes > Bytes::ZERO
+    };
     UpdateCosts {
-        each: each.collect::<HashMap<_, _>>().into(),
+        keeps_storage: each.values().any(keeps),
+        each: each.into(),
         ..UpdateCosts::default()
     }
+}
+
+/// The most that trying the optimizer takes: a part of a parameter and its gradient, and what its update takes of them.
+fn tried_bytes(recording: &Recording, optimizer: &dyn Fn(u64, bool) -> OptimizerCost) -> Bytes {
+    let trained = recording.parameters.iter().filter(|one| one.trains);
+    let each = trained.map(|one| {
+        let shape = recording.tensors.shape(one.tensor);
+        let number = recording.tensors.dtype(one.tensor).size();
+        let (_, times) = tried(shape, number);
+        let part = (shape.num_elements() as f64 / times) as u64;
+        let cost = optimizer(part, shape.num_dims() > 1);
+        Bytes(2 * part * number as u64) + cost.state_bytes + cost.temp_bytes
+    });
+    each.max().unwrap_or_default()
 }

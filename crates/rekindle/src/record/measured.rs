@@ -5,14 +5,13 @@
 
 use std::{
     cell::Cell,
-    collections::HashSet,
     time::{Duration, Instant},
 };
 
 use burn::tensor::{DType, DispatchTensor, Shape};
 use rekindle_plan::{
     Bytes, Planner,
-    graph::{Graph, PlanError, Program, TensorId, simulate},
+    graph::{PlanError, Program, TensorId, simulate},
 };
 
 use super::{
@@ -149,24 +148,6 @@ impl<A> MeasuredRecording<A> {
         let inputs = self.recording.inputs.iter();
         let bytes = inputs.map(|input| Bytes(self.recording.tensors.value_bytes(*input)));
         bytes.sum()
-    }
-
-    /// Bytes of the gradients' storage; for views, the storage behind them, counted once.
-    pub(super) fn gradient_bytes(&self, graph: &Graph) -> Bytes {
-        let parameters = self.recording.parameters.iter();
-        let gradients = parameters.filter_map(|one| one.gradient);
-        let roots = graph.roots();
-        let storage: HashSet<TensorId> = gradients.map(|one| roots[one]).collect();
-        let storage = storage.into_iter();
-        storage.map(|root| graph.tensors[root.index()].bytes).sum()
-    }
-
-    /// Bytes of the gradients' storage beyond their numbers.
-    pub(super) fn beside_gradients(&self, graph: &Graph) -> Bytes {
-        let parameters = self.recording.parameters.iter();
-        let gradients = parameters.filter_map(|one| one.gradient);
-        let numbers = gradients.map(|one| Bytes(self.recording.tensors.value_bytes(one)));
-        self.gradient_bytes(graph) - numbers.sum()
     }
 
     /// Bytes that the step holds besides the tensors of this program: constants, views, tables.

@@ -69,17 +69,8 @@ pub(crate) fn draws(operation: &OperationIr) -> bool {
 /// Whether its result is which numbers are the largest, or in which order they stand: made again from numbers that differ in
 /// the last digit, as they may on a GPU, it could be another, and the step would take other rows than before.
 pub(crate) fn chooses(name: &str) -> bool {
-    matches!(
-        name,
-        "ArgMax"
-            | "ArgMin"
-            | "ArgSort"
-            | "ArgTopK"
-            | "MaxDimWithIndices"
-            | "MinDimWithIndices"
-            | "SortWithIndices"
-            | "TopKWithIndices"
-    )
+    let names = "ArgMax ArgMin ArgSort ArgTopK MaxDimWithIndices MinDimWithIndices SortWithIndices TopKWithIndices";
+    names.split(' ').any(|one| one == name)
 }
 
 /// The operation, or instead of one that draws, one that fills: measuring must not advance the generator.

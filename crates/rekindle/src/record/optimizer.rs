@@ -176,6 +176,14 @@ impl Treatment {
 /// Bytes above which only a part of a parameter is tried.
 const LARGE_BYTES: usize = 4 << 20;
 
+/// The rows of a parameter that are tried, and how many times as many it has.
+pub(super) fn tried(shape: &Shape, number_bytes: usize) -> (usize, f64) {
+    let parts = (shape.num_elements() * number_bytes).div_ceil(LARGE_BYTES);
+    let all = shape.as_slice().first().map_or(1, |rows| *rows);
+    let rows = all.div_ceil(parts.max(1));
+    (rows, all as f64 / rows.max(1) as f64)
+}
+
 struct Each<'a, O> {
     optimizer: &'a O,
     with_state: &'a HashSet<ParamId>,
@@ -273,16 +281,8 @@ impl<O: Optimizer> Each<'_, O> {
     fn step_alone<const D: usize>(&self, param: &Param<Tensor<D>>, turned: bool) -> OptimizerCost {
         let like = param.val();
         let mut shape = like.dims();
-        let bytes = like.shape().num_elements() * like.dtype().size();
-        let parts = bytes.div_ceil(LARGE_BYTES);
-        let factor = match shape.first_mut() {
-            Some(rows) if parts > 1 => {
-                let all = *rows;
-                *rows = all.div_ceil(parts);
-                all as f64 / *rows as f64
-            }
-            _ => 1.0,
-        };
+        let (rows, factor) = tried(&like.shape(), like.dtype().size());
+        shape[0] = rows;
         let own = Leaf::of(&like).again(zeros(shape, &like, false));
         let mut own = Param::initialized(param.id, own);
         let path = self.path.join(".");

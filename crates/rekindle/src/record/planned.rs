@@ -284,11 +284,11 @@ pub(super) fn planned<A>(
         let state = match (now.updated, planning.updates().keeps_storage) {
             (true, _) => Bytes::ZERO,
             (false, false) => optimizer.state_bytes,
-            (false, true) => optimizer.state_bytes + measured.beside_gradients(&graph),
+            (false, true) => optimizer.state_bytes + measured.recording.beside_gradients(&graph),
         };
         graph.fixed_bytes = base + staging + own_of_plain + state + beside;
         let gradients = match planning.way.update {
-            Update::After => measured.gradient_bytes(&graph),
+            Update::After => measured.recording.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
         };
         let after = (gradients + optimizer.temp_bytes).max(planning.options.program.between);

@@ -11,7 +11,7 @@ use std::{
 
 use burn::tensor::TensorData;
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, graph::Graph};
 use rustc_hash::{FxHashMap, FxHashSet};
 use siphasher::sip::SipHasher13;
 
@@ -372,6 +372,22 @@ impl Recording {
                 .filter_map(|output| gradients.get(&output).copied())
         })
         .collect()
+    }
+
+    /// Bytes of the gradients' storage; for views, the storage behind them, counted once.
+    pub(super) fn gradient_bytes(&self, graph: &Graph) -> Bytes {
+        let gradients = self.parameters.iter().filter_map(|one| one.gradient);
+        let roots = graph.roots();
+        let storage: FxHashSet<_> = gradients.map(|one| roots[one]).collect();
+        let storage = storage.into_iter();
+        storage.map(|root| graph.tensors[root.index()].bytes).sum()
+    }
+
+    /// Bytes of the gradients' storage beyond their numbers.
+    pub(super) fn beside_gradients(&self, graph: &Graph) -> Bytes {
+        let gradients = self.parameters.iter().filter_map(|one| one.gradient);
+        let numbers = gradients.map(|one| Bytes(self.tensors.value_bytes(one)));
+        self.gradient_bytes(graph) - numbers.sum()
     }
 
     /// Tensors that must exist at the end.

@@ -25,6 +25,7 @@ mod record_parity;
 mod record_share;
 mod record_size;
 mod record_trace;
+mod size;
 mod tensor_tree;
 
 #[global_allocator]

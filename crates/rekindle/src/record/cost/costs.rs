@@ -1,7 +1,7 @@
 //! The costs of a recording's operations, and the graph that is planned with them.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     mem,
 };
 
@@ -106,16 +106,25 @@ impl Costs {
             let taken = &taken[first];
             let numbers = values(recording, recording.operations.get(first));
             *cost = Cost {
-                output_bytes: if taken.view { 0 } else { numbers } + TENSOR_BYTES,
+                output_bytes: if taken.view {
+                    0
+                } else {
+                    numbers + taken.beyond_bytes
+                } + TENSOR_BYTES,
                 temp_bytes: taken.temp_bytes,
                 kept_bytes: taken.kept_bytes,
                 view: taken.view,
                 in_place: taken.in_place,
                 ..*cost
             };
-            costs.scratch_bytes = costs.scratch_bytes.max(taken.kept_bytes);
         }
+        costs.scratch_bytes = costs.kept().iter().sum();
         costs
+    }
+
+    /// What threads keep after the operations that were not measured: after products on one thread, and on all.
+    pub(super) fn kept(&self) -> BTreeSet<u64> {
+        self.costs.iter().map(|cost| cost.kept_bytes).collect()
     }
 
     fn of_shapes(recording: &Recording) -> Self {
