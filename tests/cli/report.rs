@@ -219,3 +219,61 @@ fn what_is_no_run_is_refused() {
     rekindle(&["report", "no/such/folder"]).code(5);
     rekindle(&["report"]).code(2);
 }
+
+/// The first number after a word in a text.
+#[cfg(unix)]
+fn number_after(text: &str, word: &str) -> Option<usize> {
+    let (_, rest) = text.split_once(word)?;
+    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_watched_page_is_written_again_with_each_step_and_reloads_until_the_run_ends() {
+    use crate::{signal::Running, support};
+
+    const REFRESH: &str = "http-equiv=\"refresh\"";
+    const LOOKS: usize = 600;
+    let folder = support::folder(include_str!("../../configs/parity/mlp.toml"));
+    let train = "train run.toml --device cpu --steps 100000000 -o run";
+    let train: Vec<&str> = train.split(' ').collect();
+    let mut run = Running::start(&mut support::program(folder.path(), &train));
+    run.read_to(|line| line.starts_with("step "));
+    let watch = ["report", "run", "--watch"];
+    // One ends with the run, the other when it is told to.
+    let watched = Running::start(&mut support::program(folder.path(), &watch));
+    let told = Running::start(&mut support::program(
+        folder.path(),
+        &["report", "run", "--watch", "-o", "told.html"],
+    ));
+    let page = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    let later = |name: &str, than: usize| {
+        for _ in 0..LOOKS {
+            let page = page(name);
+            match number_after(&page, "Running: step ") {
+                Some(step) if step > than => {
+                    assert!(page.contains(REFRESH), "{page}");
+                    return step;
+                }
+                _ => std::thread::sleep(std::time::Duration::from_millis(50)),
+            }
+        }
+        panic!("no page after step {than}: {}", page(name));
+    };
+    let first = later("run/report.html", 0);
+    // There is no record before the first snapshot.
+    assert!(!folder.path().join("run/run.json").exists());
+    later("run/report.html", first);
+
+    later("told.html", 0);
+    told.send("-INT", 1);
+    assert_eq!(told.end().status.code(), Some(130));
+    assert!(!page("told.html").contains(REFRESH));
+    run.send("-INT", 1);
+    assert_eq!(run.end().status.code(), Some(130));
+    assert_eq!(watched.end().status.code(), Some(0));
+    let last = page("run/report.html");
+    assert!(!last.contains(REFRESH), "{last}");
+    assert!(last.contains("This run is not finished"), "{last}");
+}

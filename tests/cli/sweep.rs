@@ -1,5 +1,6 @@
 //! `sweep` from end to end.
 
+use std::collections::BTreeMap;
 #[cfg(unix)]
 use std::fs;
 #[cfg(target_os = "linux")]
@@ -62,7 +63,7 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     let output = rekindle(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", messages(&output));
     let sweep = document(&output);
-    assert_eq!(sweep["format"], "rekindle-sweep/4");
+    assert_eq!(sweep["format"], "rekindle-sweep/5");
     assert_eq!(sweep["interrupted"], false);
     let rows = rows(&sweep);
     assert_eq!(sweep["rows_asked"], rows.len());
@@ -76,26 +77,59 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
 
     let own = |row: &&Value| row["asked"]["segments"] == 3;
     assert_eq!(rows.iter().filter(own).count(), 1, "the config's own");
-    let peak = |row: &Value| bytes(&row["ran"], "measured_peak_bytes");
+    let peak = |row: &Value| bytes(row, "measured_peak_bytes");
     let planned = || {
         rows.iter()
             .filter(|row| row["asked"]["budget_bytes"].is_u64())
     };
     let plain = &rows[0];
-    for row in &rows[1..] {
+    assert_eq!(plain["plain_after"], Value::Null);
+    let quotient = |row: &Value, plain: &Value, [own, other]: [usize; 2]| {
+        let end = |of: &Value, end: usize| of["step_range_s"][end].as_f64().expect("seconds");
+        end(row, own) / end(plain, other)
+    };
+    for (place, row) in rows.iter().enumerate().skip(1) {
+        // Plain runs before and after each other one.
+        let before = match place {
+            1 => plain,
+            _ => &rows[place - 1]["plain_after"],
+        };
+        let turns = [before, &row["plain_after"]];
+        let least = turns.map(|plain| quotient(row, plain, [0, 1]));
+        let most = turns.map(|plain| quotient(row, plain, [1, 0]));
+        let range = [least[0].min(least[1]), most[0].max(most[1])];
+        assert_eq!(row["slowdown_range"], serde_json::json!(range), "{row}");
+        let within = range[0]..=range[1];
+        let slowdown = row["slowdown"].as_f64().expect("a quotient");
+        assert!(within.contains(&slowdown), "{row}");
         assert!(peak(row) < peak(plain), "{row}");
         let own = bytes(row, "activation_bytes");
         assert!(own > 0 && own < peak(row), "{row}");
     }
     for row in planned() {
-        assert!(peak(row) <= bytes(&row["ran"], "budget_bytes"), "{row}");
+        assert!(peak(row) <= bytes(row, "budget_bytes"), "{row}");
         assert_eq!(row["fits"], true);
     }
 
     let read = |name: &str| fs::read_to_string(folder.path().join("out").join(name)).expect(name);
     let kept: Value = serde_json::from_str(&read("sweep.json")).expect("JSON");
     assert_eq!(kept, sweep);
-    assert_eq!(read("sweep.csv").lines().count(), 1 + rows.len());
+    let csv = read("sweep.csv");
+    let lines = csv::Reader::from_reader(csv.as_bytes()).into_deserialize();
+    let lines: Vec<BTreeMap<String, String>> = lines.map(|line| line.expect("a line")).collect();
+    assert_eq!(lines.len(), rows.len());
+    for (line, row) in lines.iter().zip(rows) {
+        let keys = row.as_object().expect("a row");
+        for (key, cell) in line {
+            let written = match keys.get(key) {
+                None | Some(Value::Null) => String::new(),
+                Some(Value::String(text)) => text.clone(),
+                Some(value) => value.to_string(),
+            };
+            assert_eq!(*cell, written, "{key}");
+        }
+        assert!(keys.keys().all(|key| line.contains_key(key)));
+    }
     assert!(read("frontier.svg").contains("</svg>"));
 
     let output = rekindle(folder.path(), &["report", "out"]);
@@ -103,7 +137,7 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
     let page = read("report.html");
     for row in rows {
         for key in ["measured_peak_bytes", "predicted_peak_bytes"] {
-            let number = bytes(&row["ran"], key);
+            let number = bytes(row, key);
             assert!(
                 page.contains(&format!("<data value=\"{number}\"")),
                 "{key} {number}"
@@ -138,7 +172,7 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
         from - to
     });
     let seconds = rows.iter().map(|row| {
-        let seconds = |end: usize| row["ran"]["step_range_s"][end].as_f64().expect("seconds");
+        let seconds = |end: usize| row["step_range_s"][end].as_f64().expect("seconds");
         seconds(1) - seconds(0)
     });
     let (heights, seconds): (Vec<f64>, Vec<f64>) = heights.zip(seconds).unzip();
@@ -252,16 +286,21 @@ fn rows_that_run_out_of_memory_stay_in_the_table() {
         "--segments",
         "6",
         "--json",
+        "-o",
+        "out",
     ];
     let sweep = document(&in_address_space(folder.path(), limit, &sweep));
     let rows = rows(&sweep);
     assert_eq!(rows.len(), 2, "{sweep}");
     assert_eq!(rows[0]["outcome"], "out_of_memory", "{sweep}");
     assert_eq!(rows[1]["outcome"], "done", "{sweep}");
-    assert_eq!(rows[0]["ran"], Value::Null);
-    let seconds = |key: &str| rows[1]["ran"][key].as_f64().expect("seconds");
-    let overhead = seconds("measured_step_s") / seconds("plain_step_s") - 1.0;
-    assert_eq!(rows[1]["overhead"], overhead);
+    assert_eq!(rows[0]["measured_peak_bytes"], Value::Null);
+    let seconds = |key: &str| rows[1][key].as_f64().expect("seconds");
+    let slowdown = seconds("measured_step_s") / seconds("plain_step_s");
+    assert_eq!(rows[1]["slowdown"], slowdown);
+    rekindle(folder.path(), &["report", "out"]);
+    let page = fs::read_to_string(folder.path().join("out/report.html")).expect("a page");
+    assert!(page.contains("`x plain` is of"), "{page}");
 }
 
 #[cfg(unix)]
@@ -277,7 +316,7 @@ fn an_interrupt_keeps_the_rows_that_are_done() {
     assert!(rest.contains("they are in out"), "{rest}");
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        table.contains("plain") && table.contains("Stopped with"),
+        table.contains("plain") && rest.contains("interrupted with"),
         "{table}"
     );
     let kept = fs::read_to_string(folder.path().join("out/sweep.json")).expect("kept");

@@ -137,18 +137,36 @@ fn a_comparison_measures_what_the_plain_run_takes() {
         bytes(&compared["plain"], "measured_peak_bytes") as f64,
     );
     assert!((found / wanted - 1.0).abs() < 0.03, "{found} for {wanted}");
-    assert!(bytes(&compared, "measured_peak_bytes") < found as u64);
+    let own = bytes(&compared, "measured_peak_bytes");
+    assert!(own < found as u64);
+    // Steps by the plan and plain ones took turns, and each kept its own peak.
+    let turns = compared["turns"].as_array().expect("turns");
+    assert!(turns.len() > 1, "{compared}");
+    for turn in turns {
+        let peak = |of| bytes(&turn[of], "measured_peak_bytes");
+        assert!(peak("planned") < peak("plain"), "{turn}");
+    }
+
+    let (predicted, plain) = ("predicted_peak_bytes", "plain_peak_bytes");
+    let budget = bytes(&compared, predicted).midpoint(bytes(&compared, plain));
+    let typed = format!("{budget}B");
+    let arguments = ["--budget", &typed, "--batch", "128", "--compare", "--json"];
+    let within = json(&[&["train", MLP][..], &arguments].concat());
+    for turn in within["turns"].as_array().expect("turns") {
+        assert!(bytes(&turn["planned"], "measured_peak_bytes") <= budget);
+        assert!(bytes(&turn["plain"], "measured_peak_bytes") > budget);
+    }
 }
 
 #[test]
 fn a_long_run_is_compared_with_plain_steps_of_another_process() {
-    let long = json(&["train", MLP, "--segments", "4", "--steps", "400", "--json"]);
+    let long = json(&["train", MLP, "--segments", "4", "--steps", "600", "--json"]);
     let plain = &long["plain"];
     let range = plain["step_range_s"].as_array().expect("two times");
     let (quickest, slowest) = (range[0].as_f64(), range[1].as_f64());
     let median = plain["measured_step_s"].as_f64();
     assert!(quickest <= median && median <= slowest, "{plain}");
-    assert_eq!(long["steps"], 400);
+    assert_eq!(long["steps"], 600);
 }
 
 #[test]

@@ -130,18 +130,14 @@ pub fn ask<T: DeserializeOwned>(command: &str, training: &TrainArgs) -> Result<T
             ..Failure::coded(ended.code, said)
         });
     }
-    let document = serde_json::from_str::<ErrorDocument>(&ended.stdout);
-    let message = document.map(|document| document.error);
+    if let Ok(document) = serde_json::from_str::<ErrorDocument>(&ended.stdout) {
+        return Err(document.failure());
+    }
     // A child that is killed, or aborts when memory runs out, writes none.
-    let last = || {
-        let mut lines = ended.stderr.lines().filter(|line| !line.is_empty());
-        lines.next_back().map(str::to_owned)
-    };
-    let message = message.ok().or_else(last);
-    Err(Failure::coded(
-        ended.code,
-        message.unwrap_or_else(|| ended.status.to_string()),
-    ))
+    let mut lines = ended.stderr.lines().filter(|line| !line.is_empty());
+    let last = lines.next_back().map(str::to_owned);
+    let message = last.unwrap_or_else(|| ended.status.to_string());
+    Err(Failure::coded(ended.code, message))
 }
 
 /// Waits for a child's end, and kills it once `stopped`.

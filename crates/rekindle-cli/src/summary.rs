@@ -8,7 +8,7 @@ use rekindle::{
 };
 use rekindle_plan::{Bytes, Seconds, Stage};
 use rekindle_train::{
-    record::{EvalRecord, PoolRecord, Resident, RunRecord},
+    record::{EvalRecord, PoolRecord, Resident, RunRecord, Slowdown},
     session::Planned,
     settings::LossScale,
 };
@@ -261,11 +261,15 @@ const NOTHING: f64 = 0.01;
 /// The verdict: the run against the plain run, both as measured or both as predicted.
 pub fn saved(record: &RunRecord) -> String {
     let (plan, measured) = (&record.plan, &record.measured);
-    let (peak, plain_peak, slowdown) = match &record.plain {
-        Some(plain) => (measured.peak, plain.peak, measured.step.0 / plain.step.0),
-        None => (plan.predicted_peak, plan.plain_peak, plan.slowdown()),
+    let turns = Slowdown::of(&record.turns);
+    let (peak, plain_peak, step) = match record.plain.zip(turns) {
+        Some((plain, slowdown)) => (measured.peak, plain.peak, slowdown.to_string()),
+        None => {
+            let step = format!("{:.2}x the predicted step time", plan.slowdown());
+            (plan.predicted_peak, plan.plain_peak, step)
+        }
     };
-    let (how, compare) = match &record.plain {
+    let (how, compare) = match turns {
         Some(_) => ("", ""),
         None => ("predicted ", " (`--compare` measures the plain run.)"),
     };
@@ -280,7 +284,7 @@ pub fn saved(record: &RunRecord) -> String {
             "Checkpointing saves nothing here: {how}peak {peak}, plain run {plain_peak}.{compare}"
         ),
         Some(saved) => format!(
-            "{} saves {saved} ({:.0}%): {how}peak {peak} instead of {plain_peak}, at {slowdown:.2}x the {how}step time.{compare}",
+            "{} saves {saved} ({:.0}%): {how}peak {peak} instead of {plain_peak}, at {step}.{compare}",
             match plan.repeated > 0 {
                 true => "Checkpointing",
                 false => "The plan recomputes nothing and",

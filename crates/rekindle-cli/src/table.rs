@@ -2,12 +2,16 @@
 //!
 //! Columns without a value are left out. Numbers are right-aligned.
 
-use std::{fmt, ops::Range};
+use std::{
+    fmt::{self, Display},
+    ops::Range,
+};
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, presets::NOTHING};
 use indicatif::HumanCount;
 use maud::{Markup, Render, html};
 use rekindle_plan::{Bytes, Seconds};
+use rekindle_train::record::Slowdown;
 
 use crate::terminal;
 
@@ -15,7 +19,7 @@ use crate::terminal;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Cell {
     text: String,
-    exact: Option<(String, &'static str)>,
+    exact: Option<(String, String)>,
 }
 
 impl<T: ToString> From<T> for Cell {
@@ -28,22 +32,41 @@ impl<T: ToString> From<T> for Cell {
 }
 
 impl Cell {
+    fn exact(shown: impl ToString, value: impl ToString, unit: &str) -> Self {
+        Self {
+            text: shown.to_string(),
+            exact: Some((value.to_string(), unit.to_owned())),
+        }
+    }
+
     /// Bytes, if there are any.
     pub fn bytes(bytes: impl Into<Option<Bytes>>) -> Self {
-        let cell = |bytes: Bytes| Self {
-            text: bytes.to_string(),
-            exact: Some((bytes.0.to_string(), "bytes")),
-        };
+        let cell = |bytes: Bytes| Self::exact(bytes, bytes.0, "bytes");
         bytes.into().map(cell).unwrap_or_default()
     }
 
     /// Seconds, if there are any.
     pub fn seconds(seconds: impl Into<Option<Seconds>>) -> Self {
-        let cell = |seconds: Seconds| Self {
-            text: seconds.to_string(),
-            exact: Some((seconds.0.to_string(), "s")),
-        };
+        let cell = |seconds: Seconds| Self::exact(seconds, seconds.0, "s");
         seconds.into().map(cell).unwrap_or_default()
+    }
+
+    /// A measured quotient of step times: its range, if noise does not hide which is longer.
+    pub fn slowdown(slowdown: Slowdown) -> Self {
+        let [least, most] = slowdown.range;
+        let text = match slowdown.is_known() {
+            true => format!("{least:.2}-{most:.2}"),
+            false => "about 1".into(),
+        };
+        Self::exact(text, slowdown.times, "x").between(Some(slowdown.range))
+    }
+
+    /// The same with the least and the most that was measured, for the pointer.
+    pub fn between(mut self, range: Option<[impl Display; 2]>) -> Self {
+        if let (Some((_, unit)), Some([least, most])) = (&mut self.exact, range) {
+            *unit += &format!(", {least} to {most}");
+        }
+        self
     }
 
     /// A text, if there is one.
@@ -141,7 +164,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let room = terminal::columns().map_or(terminal::width(), usize::from);
         let wide = self.spaced(2, ContentArrangement::Disabled);

@@ -1,7 +1,8 @@
 //! How long plans take, each the median of eleven: `optimal` on chains of different and of repeating stages at half of the
 //! plain peak and 500 slots, and graphs of residual layers and of a transformer at half of the recorded peak.
 //!
-//! `cargo bench -p rekindle-plan [-- --large]`. Chains of 1,000 stages take minutes and are left out unless asked for.
+//! `cargo bench -p rekindle-plan [-- --large]`. Chains of 1,000 stages and a graph of 100,000 operations take minutes and are left
+//! out unless asked for.
 #![expect(
     clippy::unwrap_used,
     reason = "a bench that cannot plan has nothing to measure"
@@ -70,9 +71,13 @@ fn half_of_plain(chain: &Chain) -> Bytes {
 }
 
 fn main() {
+    let large = std::env::args().any(|argument| argument == "--large");
     let mut sizes = vec![(30, 30), (100, 100), (300, 300), (300, 12)];
-    if std::env::args().any(|argument| argument == "--large") {
+    let residual = |layers| residual(&mut Sequence(3), layers, 8);
+    let mut graphs = vec![residual(4), residual(40), residual(400), transformer(48).0];
+    if large {
         sizes.extend([(1000, 12), (1000, 1000)]);
+        graphs.push(transformer(2640).0);
     }
     for (stages, kinds) in sizes {
         let chain = chain(stages, kinds);
@@ -80,8 +85,7 @@ fn main() {
         let name = format!("chain of {stages}, {kinds} kinds: optimal");
         time(&name, || plan_chain(&chain, &request).unwrap());
     }
-    let residual = |layers| residual(&mut Sequence(3), layers, 8);
-    for graph in [residual(4), residual(40), residual(400), transformer(48).0] {
+    for graph in graphs {
         let recorded = simulate(&graph, &Program::recorded(&graph).unwrap());
         for planner in [Planner::Optimal, Planner::Auto] {
             let request = Request::of(planner, Some(Bytes(recorded.peak.0 / 2)));

@@ -16,7 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     file_error::FileError,
     record::{EvalRecord, StepRecord},
-    replace::open_regular,
+    replace::{check_regular, open_regular},
 };
 
 /// Maximum bytes of lines that wait while the disk is full: about 250 steps. Later lines are lost.
@@ -143,6 +143,17 @@ impl<R: Row> History<R> {
     }
 }
 
+/// The last whole row of a file, if it can be read.
+pub(super) fn last<R: Row>(path: &Path) -> Option<R> {
+    let from = check_regular(path).ok()?.saturating_sub(2 * LONGEST_LINE);
+    let mut file = File::open(path).ok()?;
+    file.seek(SeekFrom::Start(from)).ok()?;
+    let mut end = Vec::new();
+    file.take(2 * LONGEST_LINE).read_to_end(&mut end).ok()?;
+    let whole = end.iter().rposition(|&byte| byte == b'\n')?;
+    parsed(end[..whole].rsplit(|&byte| byte == b'\n').next()?)
+}
+
 /// Whether a path names this file. Only Unix says so.
 fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
@@ -231,9 +242,12 @@ mod tests {
         }
         assert_eq!(opened(&path, 5).1, [1, 2, 3, 4, 5].map(step));
 
+        assert_eq!(last(&path), Some(step(5)));
+
         // As a killed process leaves it.
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, &text[..text.len() - 3]).unwrap();
+        assert_eq!(last(&path), Some(step(4)));
         assert_eq!(opened(&path, 5).1, [1, 2, 3, 4].map(step));
         let (mut history, seen) = opened(&path, 2);
         assert_eq!(seen, [1, 2].map(step));

@@ -13,7 +13,7 @@
 //! | `loss_scale` | gradients of `f16` that would vanish |
 //! | [`session`] | from settings to a run: a plan, its steps, what they came to |
 //! | [`ranks`] | a training that several processes share: whose samples, what all decide together |
-//! | [`record`] | what a run leaves behind: the JSON document of a run |
+//! | [`record`], `measured` | what a run leaves behind: the JSON document of a run; its steps beside plain ones |
 //! | `engine` | the recorded step that a run's loop runs |
 //! | [`run_dir`], [`replace`] | a run's folder; files that are written whole |
 //! | `snapshot`, `snapshots` | a snapshot's file, and those of a folder |
@@ -48,6 +48,7 @@ mod learning_rate;
 mod lock;
 pub mod loss;
 mod loss_scale;
+mod measured;
 pub mod model;
 mod nonfinite;
 pub mod optimizer;

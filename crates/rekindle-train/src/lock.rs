@@ -11,7 +11,10 @@ use std::{
     process,
 };
 
-use super::{file_error::FileError, replace::open_regular};
+use super::{
+    file_error::FileError,
+    replace::{check_regular, open_regular},
+};
 
 const LOCK: &str = "lock";
 
@@ -49,6 +52,14 @@ impl Lock {
             .and_then(|()| file.write_all(own_name().as_bytes()));
         Ok(Self { _file: file })
     }
+}
+
+/// Whether a process trains in this folder.
+#[must_use]
+pub fn is_running(folder: &Path) -> bool {
+    let path = folder.join(LOCK);
+    let lock = check_regular(&path).and_then(|_| File::open(&path));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
 }
 
 /// A description of this process for messages.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+pub use super::measured::{Measured, Slowdown, Turn};
 use rekindle_plan::{Bytes, Seconds, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
@@ -89,23 +90,6 @@ pub struct EvalRecord {
     pub accuracy: Option<f64>,
 }
 
-/// What a run took, as measured.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Measured {
-    /// The peak of the counted bytes, over everything that the process did.
-    #[serde(rename = "measured_peak_bytes")]
-    pub peak: Bytes,
-    /// The peak of live buffers: at every moment on the processor, between actions on a GPU.
-    #[serde(rename = "measured_in_use_bytes")]
-    pub in_use: Bytes,
-    /// The median time of the last 1,000 steps, without the first step and a traced one where there are others.
-    #[serde(rename = "measured_step_s")]
-    pub step: Seconds,
-    /// Times of the quickest and of the slowest of these steps; `null` where there is none.
-    #[serde(rename = "step_range_s")]
-    pub range: Option<[Seconds; 2]>,
-}
-
 /// A plan that ran: what was predicted, and what was measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ran {
@@ -115,6 +99,15 @@ pub struct Ran {
     /// What it took.
     #[serde(flatten)]
     pub measured: Measured,
+}
+
+impl From<RunRecord> for Ran {
+    fn from(record: RunRecord) -> Self {
+        Self {
+            plan: record.plan,
+            measured: record.measured,
+        }
+    }
 }
 
 /// How a GPU's pools served a run.
@@ -190,6 +183,9 @@ pub struct RunRecord {
     /// The same training without recomputing, if plain steps were run (with `--compare`, or in a run that is long enough on
     /// the CPU); else `null`, and `plain_peak_bytes` and `plain_step_s` predict it.
     pub plain: Option<Measured>,
+    /// Steps by the plan and plain steps, as they ran in turns; `plain` is the middle one of the plain ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<Turn>,
     /// Loss of the first step; `null` where it is not finite.
     #[serde(deserialize_with = "number")]
     #[schemars(with = "Option<f64>")]

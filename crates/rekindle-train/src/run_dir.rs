@@ -25,9 +25,10 @@ use std::{
 
 use burn::module::Module;
 
+pub use super::lock::is_running;
 use super::{
     file_error::FileError,
-    history::{History, Row},
+    history::{self, History, Row},
     lock::Lock,
     progress::Progress,
     record::{EvalRecord, RunRecord, StepRecord},
@@ -136,6 +137,12 @@ pub fn read_record(folder: &Path) -> Result<RunRecord, FileError> {
     let text = read_regular(&path).map_err(FileError::refused(&path, "read"))?;
     RunRecord::from_json(&text)
         .map_err(|error| FileError::content(&path, format!("not a run's record: {error}")))
+}
+
+/// The last step in the history of a run's folder, if there is one.
+#[must_use]
+pub fn last_step(folder: &Path) -> Option<StepRecord> {
+    history::last(&folder.join(HISTORY))
 }
 
 /// The history of a run that has done so many steps, and whose last line should be that of step `last`.

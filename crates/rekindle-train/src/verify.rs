@@ -6,7 +6,6 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Tensor},
 };
-use rekindle_plan::Seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -15,14 +14,13 @@ use super::{
     finite,
     optimizer::AnyOptimizer,
     session::{Job, Planned, RunError, ScheduleRequest, built::Built},
-    step_times::StepTimes,
 };
 use crate::{
     device::{DeviceId, OpenDevice, open},
     model::stage::{Stage, tie},
 };
 use rekindle::{
-    record::{Optimizer as _, Update, record},
+    record::{Optimizer as _, Update},
     seed::StepSeed,
     sequential::Sequential,
 };
@@ -50,21 +48,6 @@ pub struct Comparison {
     pub identical: bool,
 }
 
-/// Times that a step is compared with its recording; the first does not count.
-const COMPARISONS: usize = 6;
-
-/// What was compared, and what it takes to compare a step with its recording.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Verified {
-    /// One comparison for each plan.
-    pub comparisons: Vec<Comparison>,
-    /// Time to compare the step with its recording, as the library does before each step; `train` does not, because its
-    /// steps cannot change.
-    pub comparison_s: Seconds,
-    /// Time of the plain step, as predicted from its measured operations.
-    pub plain_step_s: Seconds,
-}
-
 /// The default numbers of segments to compare: all powers of two below the number of stages, and that number.
 #[must_use]
 pub fn usual_segments(stages: usize) -> Vec<usize> {
@@ -83,13 +66,11 @@ pub fn verify(
     plans: Vec<(String, ScheduleRequest)>,
     device: DeviceId,
     done: &mut dyn FnMut(&Comparison),
-) -> Result<Verified, RunError> {
+) -> Result<Vec<Comparison>, RunError> {
     let OpenDevice { device, meter } = open(device, job.settings.dtype)?;
     let built = Built::new(job, &device)?;
     let mut engine = built.record(job, &device, &meter, &mut |_| ())?;
     let trial = Trial { built, job, device };
-    let comparison_s = trial.comparison()?;
-    let plain_step_s = engine.current(job).summary.plain_time;
     let plain = trial.train(None)?;
     let mut comparisons = Vec::with_capacity(plans.len());
     for (name, plan) in plans {
@@ -98,11 +79,7 @@ pub fn verify(
         done(&comparison);
         comparisons.push(comparison);
     }
-    Ok(Verified {
-        comparisons,
-        comparison_s,
-        plain_step_s,
-    })
+    Ok(comparisons)
 }
 
 struct Trial<'a> {
@@ -120,19 +97,6 @@ struct Values {
 }
 
 impl Trial<'_> {
-    /// The median time to compare all parts of a step with their recording.
-    fn comparison(&self) -> Result<Seconds, RunError> {
-        let parts = self.job.settings.parts();
-        let batch = self.built.first_part(self.job, &self.device);
-        let recorded = record(&self.built.model, &batch, loss_of_part(parts))?;
-        let mut times = StepTimes::new();
-        for round in 0..COMPARISONS {
-            let time = recorded.comparison()?.as_secs_f64();
-            times.add(Seconds(time), round > 0);
-        }
-        Ok(times.median() * parts as f64)
-    }
-
     /// Trains a copy of the model: by a plan, or by the plain loop.
     fn train(&self, engine: Option<&Engine>) -> Result<Values, RunError> {
         let Job {

@@ -8,7 +8,7 @@ use super::AnswerArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rekindle report runs/first\n  rekindle report runs/first -o trace.json"
+    after_help = "Examples:\n  rekindle report runs/first\n  rekindle report runs/first --watch\n  rekindle report runs/first -o trace.json"
 )]
 pub struct ReportArgs {
     /// Folders written by `rekindle train -o` or `rekindle sweep -o`
@@ -18,6 +18,9 @@ pub struct ReportArgs {
     /// https://ui.perfetto.dev
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
+    /// Write the page again while the run goes on, until it ends or Ctrl-C; browsers reload it meanwhile
+    #[arg(long, help_heading = "Output")]
+    pub watch: bool,
     #[command(flatten)]
     pub answer: AnswerArgs,
 }

@@ -49,7 +49,7 @@ pub struct TrainArgs {
         value_parser = word::<OnNonFinite>()
     )]
     pub on_nonfinite: Option<OnNonFinite>,
-    /// Measure a few plain steps too. On the CPU, long runs do so without being asked
+    /// Measure plain steps too, in turns with steps of the run. On the CPU, long runs do so without being asked
     #[arg(long, help_heading = "Output and checks")]
     pub compare: bool,
     /// Leave evaluations out

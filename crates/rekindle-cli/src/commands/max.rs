@@ -431,9 +431,10 @@ impl MaxRecord {
 }
 
 fn in_parts(parts: usize) -> String {
-    (parts > 1)
-        .then(|| format!(", each batch in {parts} parts"))
-        .unwrap_or_default()
+    match parts {
+        1 => String::new(),
+        _ => format!(", each batch in {parts} parts"),
+    }
 }
 
 fn cells(largest: &Largest) -> [Cell; 8] {

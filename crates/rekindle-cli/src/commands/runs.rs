@@ -1,14 +1,13 @@
 //! `rekindle runs`: the runs whose folders are in a folder.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs,
     path::{Path, PathBuf},
 };
 
 use rekindle_train::{
     record::Ran,
-    replace::check_regular,
-    run_dir::{RECORD, read_record},
+    run_dir::{RECORD, is_running, read_record},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -95,16 +94,12 @@ pub fn run(args: &RunsArgs) -> Outcome {
 
 /// The run of a folder, if it holds one that can be read.
 fn of(path: PathBuf) -> Option<Run> {
-    let record = match path.join(RECORD).exists() {
-        true => {
-            let read = read_record(&path).inspect_err(|error| note!("warning: {error}"));
-            read.ok()
-        }
-        false => None,
-    };
+    let read = || read_record(&path).inspect_err(|error| note!("warning: {error}"));
+    let there = path.join(RECORD).exists();
+    let record = there.then(read).and_then(Result::ok);
     let state = match &record {
         Some(record) if !record.interrupted => "finished",
-        _ if is_locked(&path) => "running",
+        _ if is_running(&path) => "running",
         Some(_) => "interrupted",
         None => return None,
     };
@@ -113,18 +108,8 @@ fn of(path: PathBuf) -> Option<Run> {
         started_at: started.map(|started| started.started_at),
         config: record.as_ref().map(|record| record.name.clone()),
         last_loss: record.as_ref().map(|record| record.last_loss),
-        ran: record.map(|record| Ran {
-            plan: record.plan,
-            measured: record.measured,
-        }),
+        ran: record.map(Ran::from),
         state,
         path,
     })
-}
-
-/// Whether a process trains in this folder.
-fn is_locked(folder: &Path) -> bool {
-    let path = folder.join("lock");
-    let lock = check_regular(&path).and_then(|_| File::open(&path));
-    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
 }

@@ -129,7 +129,7 @@ impl Sweep<'_> {
             self.row(point)?;
         }
         if spread {
-            let plain = self.record.plain().map_or(smallest, |(peak, _)| peak);
+            let plain = self.record.plain().map_or(smallest, |plain| plain.peak);
             let budgets = point::budgets(smallest, plain).into_iter();
             let mut budgets: Vec<_> = budgets.map(Point::Optimal).collect();
             budgets.retain(|budget| !points.contains(budget));
@@ -144,8 +144,13 @@ impl Sweep<'_> {
 
     /// Runs a row, and adds it to the record.
     fn row(&mut self, point: Point) -> Outcome {
-        let row = self.trained(point)?;
+        let mut row = self.trained(point)?;
         let line = row.line();
+        if point != Point::Plain && row.ran.is_some() && self.record.plain_ran().is_some() {
+            // The machine may be faster or slower by now.
+            let again = self.trained(Point::Plain).ok();
+            row.plain_after = again.and_then(|plain| Some(plain.ran?.measured));
+        }
         self.record.add(row);
         note!(
             "{}/{} {line}",

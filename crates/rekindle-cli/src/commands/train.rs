@@ -19,7 +19,7 @@ use serde::Deserialize;
 
 use super::plan_graph::plan_elsewhere;
 use crate::{
-    args::{MeasureArgs, ScheduleArgs, TrainArgs, words},
+    args::{MeasureArgs, ScheduleArgs, TrainArgs},
     child,
     config::{self, Config, RunKeys},
     device::{DeviceChoice, OffloadChoice},
@@ -30,7 +30,8 @@ use crate::{
     progress::Progress,
     ranks,
     started::{CONFIG, Started, check_new, config_of},
-    stop, summary,
+    summary,
+    sweep::Point,
     table::{several, thousands},
     track::TrackFile,
 };
@@ -127,7 +128,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         device,
         schedule,
     } = opened.asked;
-    let plain = || plain_steps(args);
+    let plain = |steps| plain_steps(args, steps);
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
     let resumed = args.resume.clone().map(RunDir::Resume);
@@ -231,29 +232,22 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
     finished.and(drawn)
 }
 
-/// Number of plain steps for the comparison; the first is not counted.
-const PLAIN_STEPS: usize = 6;
-
-/// Runs a few plain steps of the same training in another process, so that its peak is separate.
-fn plain_steps(args: &TrainArgs) -> Option<Measured> {
-    note!("comparing with {PLAIN_STEPS} plain steps in another process");
+/// Runs so many plain steps of the same training in another process, so that its peak is separate.
+fn plain_steps(args: &TrainArgs, steps: usize) -> Option<Measured> {
+    note!("comparing with {steps} plain steps in another process");
     let measure = MeasureArgs {
         device: Some(DeviceChoice::One(DeviceId::Cpu)),
         ..args.measure.clone()
     };
-    let plain = TrainArgs {
+    let plain = Point::Plain.of(TrainArgs {
         config: args.config.clone(),
         replace: args.replace.clone(),
         measure,
-        schedule: ScheduleArgs {
-            segments: Some(1),
-            ..ScheduleArgs::default()
-        },
-        steps: Some(PLAIN_STEPS),
+        steps: Some(steps),
         no_eval: true,
         json: true,
         ..TrainArgs::default()
-    };
+    });
     child::ask("train", &plain).ok()
 }
 
@@ -393,9 +387,7 @@ fn parts_elsewhere(args: &TrainArgs, budget: Bytes, device: &DeviceInfo) -> Opti
         json: true,
         ..TrainArgs::default()
     };
-    let words = words("estimate", &estimate).ok()?;
-    let ended = child::run(&words, |_| Ok(()), stop::asked).ok()?;
-    let Found { batch, micro_batch } = serde_json::from_str(&ended.stdout).ok()?;
+    let Found { batch, micro_batch } = child::ask("estimate", &estimate).ok()?;
     batch.checked_div(micro_batch)
 }
 

@@ -76,14 +76,12 @@ pub fn end(outcome: Outcome) -> ! {
 pub fn write_usage(error: &clap::Error) {
     let text = error.to_string();
     let (message, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
-    let rest = rest.trim();
-    write_document(&ErrorDocument {
-        format: ERROR_FORMAT.into(),
-        error: message.trim_start_matches("error: ").trim().to_owned(),
-        exit_code: exit::USAGE,
-        help: (!rest.is_empty()).then(|| rest.to_owned()),
-        place: None,
-    });
+    let failure = Failure::usage(message.trim_start_matches("error: ").trim());
+    let failure = match rest.trim() {
+        "" => failure,
+        help => failure.help(help),
+    };
+    write_document(&ErrorDocument::from(&failure));
 }
 
 fn write_document(document: &impl Serialize) {

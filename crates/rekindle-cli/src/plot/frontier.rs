@@ -5,6 +5,7 @@
 //! without taking more time. The pointer shows every run's numbers. Axes begin where the data does.
 
 use super::chart::{Axis, BOLD, BYTES, DASHES, PAPER, Picture, SECONDS, SOFT, TEXT};
+use super::text::ends;
 use crate::sweep::{Point, SweepRecord};
 
 /// A limit above so many times the highest peak would only press the marks together.
@@ -21,9 +22,7 @@ fn kind(asked: Point) -> (&'static str, &'static str) {
 
 /// From below the least value to above the largest: labels stand there. Values that are nearly the same look so.
 fn around(values: impl Iterator<Item = f64>) -> [f64; 2] {
-    let [least, most] = values.fold([f64::MAX, 0.0], |[least, most], value| {
-        [least.min(value), most.max(value)]
-    });
+    let [least, most] = ends(values);
     let room = 0.15 * (most - least).max(most / 20.0);
     [(least - room).max(0.0), most + room]
 }

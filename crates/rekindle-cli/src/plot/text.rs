@@ -43,7 +43,7 @@ pub fn plot(points: &[(Bytes, Seconds)]) -> String {
 }
 
 /// The least and the largest.
-fn ends(values: impl Iterator<Item = f64>) -> [f64; 2] {
+pub fn ends(values: impl Iterator<Item = f64>) -> [f64; 2] {
     values.fold([f64::INFINITY, 0.0], |[least, most], value| {
         [least.min(value), most.max(value)]
     })

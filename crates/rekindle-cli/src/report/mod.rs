@@ -16,8 +16,9 @@ use crate::{
     sweep::{SweepRecord, record::MARK},
 };
 
-/// A whole page: its title, what was typed, when, and by which version, and the rest.
-fn page(title: &str, started: Option<&Started>, body: &Markup) -> String {
+/// A whole page: its title, what was typed, when, and by which version, what it does now, and the rest. While it does something,
+/// browsers load it again.
+fn page(title: &str, started: Option<&Started>, now: Option<&str>, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -25,6 +26,7 @@ fn page(title: &str, started: Option<&Started>, body: &Markup) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { (title) " - rekindle" }
+                @if now.is_some() { meta http-equiv="refresh" content="2"; }
                 style { (PreEscaped(include_str!("style.css"))) }
             }
             body {
@@ -34,6 +36,7 @@ fn page(title: &str, started: Option<&Started>, body: &Markup) -> String {
                         code { (started.line()) } ", " (started.started_at) ", rekindle " (started.version)
                     }
                 }
+                @if let Some(now) = now { p { (now) } }
                 (body)
                 footer { "Sizes are binary: 1 MiB is 1,048,576 bytes. Hover over a size to see all its digits." }
             }
@@ -53,13 +56,17 @@ fn figure(svg: Option<String>, without: &str) -> Markup {
 }
 
 /// The page of a run.
-pub fn run(record: &RunRecord, started: Option<&Started>) -> Result<String, Failure> {
+pub fn run(
+    record: &RunRecord,
+    started: Option<&Started>,
+    now: Option<&str>,
+) -> Result<String, Failure> {
     let body = html! {
         p.soft {
             (record.steps) " of " (record.settings.steps) " steps, batch " (record.batch) ", on " (record.device)
             " (" (record.hardware) "), planner " code { (record.plan.planner) }
         }
-        @if record.interrupted {
+        @if record.interrupted && now.is_none() {
             p.bad { "This run is not finished: it was stopped, or still running, after step " (record.steps) "." }
         }
         @if let Some(step) = record.resumed_at {
@@ -80,7 +87,12 @@ pub fn run(record: &RunRecord, started: Option<&Started>) -> Result<String, Fail
         h2 { "Settings" }
         pre { (serde_json::to_string_pretty(&record.settings).map_err(Failure::other)?) }
     };
-    Ok(page(&record.name, started, &body))
+    Ok(page(&record.name, started, now, &body))
+}
+
+/// The page of a run that has no record yet.
+pub fn begun(started: &Started, now: Option<&str>) -> String {
+    page(&started.config, Some(started), now, &html! {})
 }
 
 /// Why a run may have no timeline.
@@ -101,5 +113,5 @@ pub fn sweep(record: &SweepRecord, started: Option<&Started>) -> String {
         p.soft { (MARK) }
         @for message in record.messages() { p { (message) } }
     };
-    page(&format!("Sweep of {}", record.config), started, &body)
+    page(&format!("Sweep of {}", record.config), started, None, &body)
 }

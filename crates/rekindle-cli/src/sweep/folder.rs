@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `sweep.json` | the [`SweepRecord`] |
-//! | `sweep.csv` | its rows, a line each, with the keys of the JSON; those of `ran` stand beside the others |
+//! | `sweep.csv` | its rows, a line each, with the keys of the JSON |
 //! | `frontier.svg` | its picture |
 //!
 //! Each is replaced atomically: readers always see complete files, and with a full disk the last good ones remain.
@@ -57,9 +57,10 @@ pub fn write(folder: &Path, record: &SweepRecord) -> Outcome {
 
 /// A column for each key of any row. Lists and tables are written as JSON.
 fn csv(rows: &[SweepRow]) -> Result<String, Box<dyn std::error::Error>> {
-    let rows = rows.iter().map(columns).collect::<Result<Vec<_>, _>>()?;
+    let rows = rows.iter().map(serde_json::to_value);
+    let rows = rows.collect::<Result<Vec<_>, _>>()?;
     let mut header: Vec<&String> = Vec::new();
-    for key in rows.iter().flat_map(Map::keys) {
+    for key in rows.iter().filter_map(Value::as_object).flat_map(Map::keys) {
         if !header.contains(&key) {
             header.push(key);
         }
@@ -75,19 +76,4 @@ fn csv(rows: &[SweepRow]) -> Result<String, Box<dyn std::error::Error>> {
         writer.write_record(header.iter().map(cell))?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
-}
-
-/// A row with what ran in place of `ran`.
-fn columns(row: &SweepRow) -> serde_json::Result<Map<String, Value>> {
-    let mut columns = Map::new();
-    if let Value::Object(row) = serde_json::to_value(row)? {
-        for (key, value) in row {
-            match value {
-                Value::Object(ran) if key == "ran" => columns.extend(ran),
-                Value::Null if key == "ran" => {}
-                value => drop(columns.insert(key, value)),
-            }
-        }
-    }
-    Ok(columns)
 }

@@ -1,6 +1,6 @@
 //! The record of a sweep, from which its table, for terminals and pages, its files and its picture are made.
 //!
-//! A row's own values come from its run. Comparative values (overhead, fits, Pareto) are computed again with each added
+//! A row's own values come from its run. Comparative values (slowdown, fits, Pareto) are computed again with each added
 //! row, so that all rows of a record are consistent.
 //!
 //! **Activations only** are the peak bytes in use in forward pass, loss and backward pass minus the bytes in use when
@@ -11,8 +11,8 @@
 use std::fmt::Write;
 
 use rekindle::meter::{Count, Phase};
-use rekindle_plan::{Bytes, Seconds};
-use rekindle_train::record::{PhasedStep, Ran, RunRecord};
+use rekindle_plan::Bytes;
+use rekindle_train::record::{Measured, PhasedStep, Ran, RunRecord, Slowdown, Turn};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +25,11 @@ use crate::{
 };
 
 /// Format tag of [`SweepRecord`].
-pub const SWEEP_FORMAT: &str = "rekindle-sweep/4";
+pub const SWEEP_FORMAT: &str = "rekindle-sweep/5";
 
 /// The note below the table.
-pub const MARK: &str = "* no other run takes less memory without taking more time.";
+pub const MARK: &str = "* no other run takes less memory without taking more time. `x plain`: from the least to the most, of the plain \
+                        runs before and after; `about 1` where 1 is between these.";
 
 /// A whole sweep, or as much of it as is done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -79,15 +80,19 @@ pub struct SweepRow {
     pub asked: Point,
     /// How it ended.
     pub outcome: RowOutcome,
-    /// What ran; `null` unless it is `done`.
+    /// What ran; no keys of it unless it is `done`.
+    #[serde(flatten)]
     pub ran: Option<Ran>,
     /// The most bytes in use in forward, loss and backward, less those in use as the forward starts (parameters,
     /// optimizer state, data, the batch, the program), in steps after the first. This is what depends on the schedule;
     /// gradients of parameters that exist by then are included.
     pub activation_bytes: Option<Bytes>,
-    /// Share by which a step takes longer than the plain run's: 0.25 is a quarter longer. Where the plain run did not run,
-    /// against its predicted time.
-    pub overhead: Option<f64>,
+    /// The plain run, as measured again after this one; `null` of the plain run, and where that is not possible.
+    pub plain_after: Option<Measured>,
+    /// How many times as long as the plain run's a step takes: of the plain runs before and after it, or of the predicted time
+    /// where the plain run did not run.
+    #[serde(flatten)]
+    pub slowdown: Option<Slowdown>,
     /// Whether the measured peak is within `limit_bytes`; true where there is no limit.
     pub fits: bool,
     /// Whether no other row takes at most as much memory and time, and less of one.
@@ -103,10 +108,7 @@ impl SweepRow {
             asked,
             outcome: RowOutcome::Done,
             activation_bytes: activations(&run.phases),
-            ran: Some(Ran {
-                plan: run.plan,
-                measured: run.measured,
-            }),
+            ran: Some(run.into()),
             ..Self::default()
         }
     }
@@ -135,9 +137,6 @@ impl SweepRow {
         let predicted = ran.map(|ran| ran.plan.predicted_peak);
         let measured = ran.map(|ran| ran.measured.peak);
         let errors = predicted.zip(measured);
-        let times = self
-            .overhead
-            .map(|overhead| format!("{:.2}x", 1.0 + overhead));
         let mark = if self.pareto { "*" } else { "" };
         [
             Cell::from(self.name()),
@@ -145,8 +144,9 @@ impl SweepRow {
             Cell::bytes(measured),
             Cell::text(errors.map(|(one, other)| error(one.0 as f64, other.0 as f64))),
             Cell::bytes(self.activation_bytes),
-            Cell::seconds(ran.map(|ran| ran.measured.step)),
-            Cell::text(times),
+            Cell::seconds(ran.map(|ran| ran.measured.step))
+                .between(ran.and_then(|ran| ran.measured.range)),
+            self.slowdown.map(Cell::slowdown).unwrap_or_default(),
             format!("{:<4}{mark}", self.verdict()).trim_end().into(),
         ]
     }
@@ -154,13 +154,9 @@ impl SweepRow {
     /// The row in a few words, while others still run.
     pub fn line(&self) -> String {
         let name = self.name();
-        match (self.outcome, &self.ran) {
-            (_, Some(Ran { measured, .. })) => {
-                format!("{name}: peak {}, step {}", measured.peak, measured.step)
-            }
-            (RowOutcome::NoPlan, _) => format!("{name}: no plan fits"),
-            (RowOutcome::OutOfMemory, _) => format!("{name}: out of memory"),
-            _ => format!("{name}: failed"),
+        match &self.ran {
+            Some(ran) => format!("{name}: {}", ran.measured),
+            None => format!("{name}: {}", self.verdict()),
         }
     }
 
@@ -184,14 +180,18 @@ impl SweepRecord {
         plain?.ran.as_ref()
     }
 
-    /// Peak and step of the plain run: as measured, or else as the first row that ran predicts them.
-    pub fn plain(&self) -> Option<(Bytes, Seconds)> {
+    /// The plain run as measured first, or else as the first row that ran predicts it.
+    pub fn plain(&self) -> Option<Measured> {
         let predicted = || {
             let ran = self.rows.iter().find_map(|row| row.ran.as_ref())?;
-            Some((ran.plan.plain_peak, ran.plan.plain_time))
+            Some(Measured {
+                peak: ran.plan.plain_peak,
+                in_use: ran.plan.plain_peak,
+                step: ran.plan.plain_time,
+                range: None,
+            })
         };
         let measured = self.plain_ran().map(|ran| ran.measured);
-        let measured = measured.map(|plain| (plain.peak, plain.step));
         measured.or_else(predicted)
     }
 
@@ -204,11 +204,16 @@ impl SweepRecord {
             .map(|cost| cost.map(|cost| (cost.peak.0, cost.step.0)))
             .collect();
         let front = front(&costs);
-        let plain = self.plain().map(|(_, step)| step.0);
-        let plain = plain.filter(|&step| step > 0.0);
+        let mut before = self.plain();
         for ((row, cost), pareto) in self.rows.iter_mut().zip(costs).zip(front) {
             row.pareto = pareto;
-            row.overhead = cost.zip(plain).map(|((_, step), plain)| step / plain - 1.0);
+            let turns = row.ran.iter().flat_map(|ran| {
+                let plain = before.into_iter().chain(row.plain_after);
+                let planned = ran.measured;
+                plain.map(move |plain| Turn { planned, plain })
+            });
+            row.slowdown = Slowdown::of(&turns.collect::<Vec<_>>());
+            before = row.plain_after.or(before);
             row.fits = cost.is_some_and(|(peak, _)| {
                 let limit = self.limit_bytes;
                 limit.is_none_or(|limit| peak <= limit.0)
@@ -258,14 +263,11 @@ impl SweepRecord {
     pub fn messages(&self) -> Vec<String> {
         let wrong = |row: &SweepRow| Some(format!("{}: {}.", row.name(), row.message.as_ref()?));
         let mut messages: Vec<String> = self.rows.iter().filter_map(wrong).collect();
-        if let (None, Some((_, step))) = (self.plain_ran(), self.plain()) {
+        if let (None, Some(plain)) = (self.plain_ran(), self.plain()) {
             messages.push(format!(
-                "The plain run did not run: `x plain` is of {step}, as predicted."
+                "The plain run did not run: `x plain` is of {}, as predicted.",
+                plain.step
             ));
-        }
-        if self.interrupted {
-            let (done, asked) = (self.rows.len(), self.rows_asked);
-            messages.push(format!("Stopped with {done} of {asked} rows done."));
         }
         messages
     }

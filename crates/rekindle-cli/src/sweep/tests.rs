@@ -1,19 +1,16 @@
 //! Views of made-up records.
 
-use std::collections::BTreeMap;
-
 use rekindle::{
     meter::{Count, MemoryReading, Phase, PhaseReading},
     record::PlanSummary,
 };
 use rekindle_plan::{Bytes, Seconds};
 use rekindle_train::record::{Measured, PhasedStep, RunRecord};
-use serde_json::Value;
 
 use crate::{plot::frontier, summary::made_up_run};
 
 use super::{
-    Point, SweepRecord, SweepRow, folder,
+    Point, SweepRecord, SweepRow,
     record::{RowOutcome, SWEEP_FORMAT, front},
 };
 
@@ -58,6 +55,7 @@ fn ran(budget: Option<Bytes>, peak: u64, step: f64) -> RunRecord {
         measured: Measured {
             peak: Bytes(peak),
             step: Seconds(step),
+            range: Some([0.75 * step, 1.25 * step].map(Seconds)),
             ..run.measured
         },
         phases: phases(20 * MIB, peak),
@@ -81,7 +79,6 @@ fn empty() -> SweepRecord {
     }
 }
 
-/// Times whose quotients are short: what reads JSON may round longer ones.
 fn made_up() -> SweepRecord {
     let mut record = empty();
     let budget = Bytes(40 * MIB);
@@ -112,9 +109,10 @@ fn the_table_shows_every_row_in_80_columns() {
 #[test]
 fn rows_are_compared_with_the_plain_row_and_with_each_other() {
     let rows = made_up().rows;
-    let overheads: Vec<Option<f64>> = rows.iter().map(|row| row.overhead).collect();
-    let wanted = [Some(0.0), Some(0.25), Some(1.5), Some(1.0), None, None];
-    assert_eq!(overheads, wanted);
+    let slowdown = |row: &SweepRow| row.slowdown.map(|slowdown| slowdown.times);
+    let slowdowns: Vec<Option<f64>> = rows.iter().map(slowdown).collect();
+    let wanted = [Some(1.0), Some(1.25), Some(2.5), Some(2.0), None, None];
+    assert_eq!(slowdowns, wanted);
     // 16 segments take more of both than 4.
     let pareto: Vec<bool> = rows.iter().map(|row| row.pareto).collect();
     assert_eq!(pareto, [true, true, false, true, false, false]);
@@ -140,59 +138,6 @@ fn a_row_is_on_the_front_unless_another_is_as_small_and_as_fast() {
 }
 
 #[test]
-fn without_a_plain_row_overheads_are_against_the_prediction() {
-    let mut record = empty();
-    let message = "out of memory".to_owned();
-    let outcome = RowOutcome::OutOfMemory;
-    record.add(SweepRow::not_done(Point::Plain, outcome, message));
-    let run = ran(None, 50 * MIB, 0.5);
-    record.add(SweepRow::done(Point::Segments(4), run));
-    assert_eq!(record.rows[1].overhead, Some(1.0));
-    assert!(
-        record
-            .text()
-            .contains("`x plain` is of 250.0 ms, as predicted")
-    );
-}
-
-#[test]
-fn json_and_csv_say_the_same() {
-    let record = made_up();
-    let parent = tempfile::tempdir().expect("a folder");
-    let new = parent.path().join("new");
-    folder::open(&new).expect("opened");
-    folder::write(&new, &record).expect("written");
-    let read = |name: &str| std::fs::read_to_string(new.join(name)).expect("a file");
-
-    let json = read("sweep.json");
-    let back: SweepRecord = serde_json::from_str(&json).expect("a record");
-    assert_eq!(back, record);
-
-    let csv = read("sweep.csv");
-    let mut reader = csv::Reader::from_reader(csv.as_bytes());
-    let document: Value = serde_json::from_str(&json).expect("JSON");
-    let rows = document["rows"].as_array().expect("rows");
-    let lines = reader.deserialize::<BTreeMap<String, String>>();
-    let lines: Vec<_> = lines.map(|line| line.expect("a line")).collect();
-    assert_eq!(lines.len(), rows.len());
-    for (line, row) in lines.iter().zip(rows) {
-        let mut keys = row.as_object().expect("a row").clone();
-        if let Some(Value::Object(ran)) = keys.remove("ran") {
-            keys.extend(ran);
-        }
-        for (key, cell) in line {
-            let written = match keys.get(key) {
-                None | Some(Value::Null) => String::new(),
-                Some(Value::String(text)) => text.clone(),
-                Some(value) => value.to_string(),
-            };
-            assert_eq!(*cell, written, "{key}");
-        }
-        assert!(keys.keys().all(|key| line.contains_key(key)));
-    }
-}
-
-#[test]
 fn the_picture_marks_every_run() {
     let svg = frontier::picture(&made_up()).expect("rows ran");
     let labels = ["plain", "4 segments", "plan 40.0 MiB", "limit 64.0 MiB"];
@@ -201,7 +146,7 @@ fn the_picture_marks_every_run() {
     }
     // Another run beats that of 16 segments.
     assert!(!svg.contains(">16 segments<"), "{svg}");
-    let hint = "<title>plan 40.0 MiB: peak 39.0 MiB, step 500.0 ms</title>";
+    let hint = ">plan 40.0 MiB: peak 39.0 MiB, step 500.0 ms (375.0 ms to 625.0 ms)<";
     assert!(svg.contains(hint), "{svg}");
     assert!(frontier::picture(&empty()).is_none());
 }

@@ -68,7 +68,7 @@ impl Ring {
     /// ```text
     /// min( log n (latency + b / rate),  (log n + n - 1) latency + 2 (n - 1)/n b / rate ),  log n to base 2, rounded up
     /// ```
-    pub(crate) fn broadcast(&self, bytes: Bytes) -> Seconds {
+    pub fn broadcast(&self, bytes: Bytes) -> Seconds {
         let others = self.ranks.saturating_sub(1) as f64;
         let deep = f64::from(self.ranks.max(1).next_power_of_two().ilog2());
         let whole = Seconds(bytes.0 as f64 / self.link.bytes_per_s);
@@ -246,6 +246,3 @@ impl ExchangeCost {
         Seconds(bytes.0 as f64 * self.staged_s_per_byte)
     }
 }
-
-#[cfg(test)]
-mod tests;

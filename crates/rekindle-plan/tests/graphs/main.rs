@@ -5,6 +5,7 @@
 mod graph_support;
 
 mod chains;
+mod exchange;
 mod exhaustive;
 mod frontier;
 mod large;

@@ -125,3 +125,32 @@ pub(super) fn require_folder(folder: &Path) -> Result<(), FileError> {
         .map(drop)
         .map_err(from_io(folder, "folder"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    /// What it unpacks to is in no header.
+    #[test]
+    fn a_packed_text_is_unpacked_as_far_as_there_is_room() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("text.gz");
+        let text = [b'a'; 1 << 16];
+        let file = File::create(&path).expect("created");
+        let mut packed = GzEncoder::new(file, Compression::best());
+        packed.write_all(&text).expect("written");
+        packed.finish().expect("written");
+        let all = |most| {
+            let input = Input::open(&path).expect("opened");
+            input.all(most).map_err(|error| error.to_string())
+        };
+        assert_eq!(all(1 << 16), Ok(text.to_vec()));
+        let refused = all((1 << 16) - 1).expect_err("too large");
+        let words = "left for data, which is 65535 bytes";
+        assert!(refused.contains(words), "{refused}");
+    }
+}

@@ -7,9 +7,6 @@
 //! CIFAR-10's binary version has records of 3,073 bytes: a label, then 1,024 red, 1,024 green and 1,024 blue values,
 //! row by row.
 
-#[cfg(test)]
-mod tests;
-
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;

@@ -50,6 +50,9 @@ impl ScheduleRequest {
     }
 }
 
+/// Runs so many plain steps in another process, where that can be.
+pub type PlainSteps<'a> = &'a dyn Fn(usize) -> Option<Measured>;
+
 /// [`Job::keep_snapshots`], where nothing else is asked for.
 pub const KEEP_SNAPSHOTS: usize = 2;
 
@@ -67,11 +70,11 @@ pub struct Job<'a> {
     pub settings: &'a TrainSettings,
     /// Where the schedule comes from.
     pub schedule: ScheduleRequest,
-    /// Whether a few plain steps are run and measured after the training, for comparison; not where ranks share it.
+    /// Whether plain steps are run and measured after the training, in turns with its own; not where ranks share it.
     pub compare: bool,
-    /// Runs a few plain steps in another process, where that can be: here they would pass the budget. Where it is given,
-    /// runs that are long enough compare themselves without being asked.
-    pub plain_elsewhere: Option<&'a dyn Fn() -> Option<Measured>>,
+    /// Runs the plain steps where they would exceed the budget, or there is none. Where it is given, runs that are long enough
+    /// compare themselves without being asked.
+    pub plain_elsewhere: Option<PlainSteps<'a>>,
     /// The device as it was probed, if it was. A plan that needs more than it can still give is not run, and neither is a
     /// model with a tensor that is larger than its buffers.
     pub device: Option<&'a DeviceInfo>,

@@ -26,7 +26,7 @@ use crate::{
     model::stage::Stage,
     optimizer::AnyOptimizer,
     progress::Progress,
-    record::{PhasedStep, RunRecord},
+    record::{PhasedStep, RunRecord, Turn},
     run_dir::RunFiles,
     step_times::StepTimes,
 };
@@ -195,7 +195,8 @@ impl<'a> Session<'a> {
         // Made before the comparison, which is not part of the run.
         let mut record = self.record(interrupted);
         if !interrupted {
-            record.plain = self.plain()?;
+            record.turns = self.turns();
+            record.plain = Turn::middle(&record.turns);
         }
         if let Some(files) = &mut self.files {
             files.write_record(&record, self.tell);

@@ -21,8 +21,10 @@ mod mutated;
 mod recorded_models;
 
 mod accumulate;
+mod compared;
 mod estimated;
 mod hostile;
+mod images;
 mod jobs;
 mod largest;
 mod leaks;

@@ -1,22 +1,27 @@
-//! Builds a run's record, and the cost of the plain run.
+//! Builds a run's record, and measures plain steps in turns with the run's own.
 
 use rekindle::meter::PeakMemory;
 use rekindle_plan::{Bytes, Planner};
 
-use super::{super::RunError, Session, parts::raise};
+use super::{
+    super::{Event, RunError, job::PlainSteps},
+    Session,
+    parts::raise,
+};
 use crate::{
     device::{DeviceId, resident_peak},
-    record::{Measured, PoolRecord, RUN_FORMAT, Resident, RunRecord},
+    record::{Measured, PoolRecord, RUN_FORMAT, Resident, RunRecord, Turn},
     step_times::StepTimes,
     timeline::Timeline,
 };
 
 /// Minimum length of a run, in plain steps, for which plain steps are measured by default: measuring takes about
-/// twenty.
-const WORTH_COMPARING: f64 = 200.0;
+/// forty.
+const WORTH_COMPARING: f64 = 400.0;
 
-/// Plain steps that are run for comparison; the first is not counted.
-const PLAIN_STEPS: usize = 6;
+/// Turns of a comparison, and steps of each kind in a turn; the first of them is not counted.
+const TURNS: usize = 3;
+const TURN_STEPS: usize = 3;
 
 impl Session<'_> {
     pub(super) fn record(&self, interrupted: bool) -> RunRecord {
@@ -52,6 +57,7 @@ impl Session<'_> {
                 })
             }),
             plain: None,
+            turns: Vec::new(),
             first_loss: progress.first_loss,
             last_loss: progress.last_loss,
             steps: progress.steps,
@@ -85,41 +91,72 @@ impl Session<'_> {
         plan.repeated > 0 && run >= WORTH_COMPARING * plan.plain_time.0
     }
 
-    /// The plain run's cost, measured if requested or cheap, and if it fits; of one rank alone, as each rank would decide by
-    /// its own free memory.
-    pub(super) fn plain(&mut self) -> Result<Option<Measured>, RunError> {
-        if !self.job.ranks.is_alone() {
-            return Ok(None);
+    /// Steps by the plan and plain ones in turns, if requested or cheap, and if the plain ones fit; of one rank alone, as each
+    /// rank would decide by its own free memory.
+    pub(super) fn turns(&mut self) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        let peak = self.planned.summary.plain_peak;
+        let within = self.budget.is_some_and(|budget| peak <= budget);
+        let elsewhere = self.job.plain_elsewhere.filter(|_| !within);
+        if !self.job.ranks.is_alone()
+            || !(self.job.compare || elsewhere.is_some() && self.worth_comparing())
+        {
+            return turns;
         }
-        let plain_peak = self.planned.summary.plain_peak;
-        let short = |free: Option<Bytes>| free.is_some_and(|free| plain_peak > free);
-        let elsewhere = self.job.plain_elsewhere;
-        let elsewhere = elsewhere.filter(|_| self.job.compare || self.worth_comparing());
-        let plain = elsewhere.and_then(|measure| {
-            // Another process takes its peak besides what this one holds.
-            self.meter.release();
-            (!short(self.free_now())).then(measure)?
-        });
-        if plain.is_some() || !self.job.compare || short(self.left()) {
-            return Ok(plain);
+        // Another process takes its peak besides what this one holds.
+        self.meter.release();
+        let free = elsewhere.map_or_else(|| self.left(), |_| self.free_now());
+        if free.is_none_or(|free| peak <= free)
+            && let Err(error) = self.take_turns(elsewhere, &mut turns)
+            && turns.is_empty()
+        {
+            let told = format!("not compared with plain steps: {error}");
+            (self.tell)(Event::Noticed(&told));
         }
-        let samples = self.batches.step(0);
+        turns
+    }
+
+    /// Adds turns, until one fails. Plain steps in this process run by another plan, without the budget.
+    fn take_turns(
+        &mut self,
+        elsewhere: Option<PlainSteps<'_>>,
+        turns: &mut Vec<Turn>,
+    ) -> Result<(), RunError> {
+        let budget = self.budget;
+        for _ in 0..TURNS {
+            let planned = self.few_steps()?;
+            if let Some(measure) = elsewhere {
+                let Some(plain) = measure(TURN_STEPS) else {
+                    break;
+                };
+                turns.push(Turn { planned, plain });
+                continue;
+            }
+            self.budget = None;
+            self.engine.step.plan_again(None, Planner::None)?;
+            let plain = self.few_steps()?;
+            turns.push(Turn { planned, plain });
+            self.budget = budget;
+            if let Some(own) = &self.planned.staged.order {
+                let budget = self.planned.summary.budget;
+                self.engine.step.plan_again(budget, own)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a few steps on the first batch take.
+    fn few_steps(&mut self) -> Result<Measured, RunError> {
+        let (data, samples) = (self.job.train, self.batches.step(0));
         let micro_batch = self.job.micro_batch().max(1);
-        let data = self.job.train;
-        let parts = || {
+        let (mut peak, mut times) = (self.no_peak(), StepTimes::new());
+        for step in 0..TURN_STEPS {
             let parts = samples.chunks_exact(micro_batch);
-            parts.map(|samples| Ok(data.batch(samples)))
-        };
-        self.budget = None;
-        self.engine.step.plan_again(None, Planner::None)?;
-        let mut peak = self.no_peak();
-        let mut times = StepTimes::new();
-        for step in 0..PLAIN_STEPS {
-            let (record, done) = self.attempt(parts())?;
+            let (record, done) = self.attempt(parts.map(|samples| Ok(data.batch(samples))))?;
             raise(&mut peak, &done.phases);
             times.add(record.step_s, step > 0);
         }
-        Ok(Some(self.measured(peak, &times)))
+        Ok(self.measured(peak, &times))
     }
 
     fn measured(&self, peak: PeakMemory, times: &StepTimes) -> Measured {

@@ -1,4 +1,8 @@
-use super::*;
+//! What an exchange between ranks takes of a step, by hand.
+use rekindle_plan::graph::{
+    ExchangeCost, Graph, Operation, OperationId, Program, Rate, Ring, Tensor, TensorId, Timetable,
+};
+use rekindle_plan::{Bytes, Seconds};
 
 const BYTES: Bytes = Bytes(1 << 20);
 
@@ -98,8 +102,6 @@ fn updated_parameters_are_sent_one_after_the_other() {
 
 #[test]
 fn gradients_are_complete_after_their_last_use_and_buckets_begin_after_the_means() {
-    use crate::graph::{Operation, OperationId, Tensor};
-
     // Two layers, each a second: 0 and 1 are given, 2 and 3 activations, 4 the gradient of 3, 5 that of 2, 6 that of 1.
     let tensor = |id| Tensor {
         bytes: Bytes(8),
