@@ -1,5 +1,7 @@
 //! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
+use std::cell::Cell;
+
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
@@ -128,7 +130,13 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         device,
         schedule,
     } = opened.asked;
-    let plain = |steps| plain_steps(args, steps);
+    let told = Cell::new(false);
+    let plain = |steps| {
+        if !told.replace(true) {
+            note!("comparing in turns with plain steps in other processes");
+        }
+        plain_steps(args, steps)
+    };
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
     let resumed = args.resume.clone().map(RunDir::Resume);
@@ -234,7 +242,6 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
 
 /// Runs so many plain steps of the same training in another process, so that its peak is separate.
 fn plain_steps(args: &TrainArgs, steps: usize) -> Option<Measured> {
-    note!("comparing with {steps} plain steps in another process");
     let measure = MeasureArgs {
         device: Some(DeviceChoice::One(DeviceId::Cpu)),
         ..args.measure.clone()
