@@ -1,6 +1,6 @@
 //! `rekindle train`: from a config to a trained model and a comparison of predictions with measurements.
 
-use std::cell::Cell;
+use std::sync::Once;
 
 use rekindle::size::Size;
 use rekindle_plan::{Bytes, Planner, Request};
@@ -130,13 +130,7 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
         device,
         schedule,
     } = opened.asked;
-    let told = Cell::new(false);
-    let plain = |steps| {
-        if !told.replace(true) {
-            note!("comparing in turns with plain steps in other processes");
-        }
-        plain_steps(args, steps)
-    };
+    let plain = |steps| plain_steps(args, steps);
     let on_cpu = device.device == DeviceId::Cpu;
     let speaks = ranks.rank() == 0;
     let resumed = args.resume.clone().map(RunDir::Resume);
@@ -242,6 +236,8 @@ fn train(args: TrainArgs, ranks: &Ranks) -> Outcome {
 
 /// Runs so many plain steps of the same training in another process, so that its peak is separate.
 fn plain_steps(args: &TrainArgs, steps: usize) -> Option<Measured> {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| note!("comparing in turns with plain steps in other processes"));
     let measure = MeasureArgs {
         device: Some(DeviceChoice::One(DeviceId::Cpu)),
         ..args.measure.clone()
