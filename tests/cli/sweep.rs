@@ -159,7 +159,7 @@ fn a_sweep_runs_plain_segments_budgets_and_the_configs_choice() {
         assert!(svg.contains(&hint), "{hint}: {svg}");
     }
     picture::check(&svg);
-    // Bold lines reach from the quickest to the slowest step, all on one scale.
+    // Bold lines are as long as the middle half of the steps, all on one scale.
     let lines = svg.split("<polyline").skip(1);
     let lines = lines.filter(|line| picture::attribute(line, "stroke-width") == Some("2"));
     let lines = lines.filter_map(|line| picture::attribute(line, "points"));

@@ -163,9 +163,9 @@ fn a_long_run_is_compared_with_plain_steps_of_another_process() {
     let long = json(&["train", MLP, "--segments", "4", "--steps", "600", "--json"]);
     let plain = &long["plain"];
     let range = plain["step_range_s"].as_array().expect("two times");
-    let (quickest, slowest) = (range[0].as_f64(), range[1].as_f64());
+    let (least, most) = (range[0].as_f64(), range[1].as_f64());
     let median = plain["measured_step_s"].as_f64();
-    assert!(quickest <= median && median <= slowest, "{plain}");
+    assert!(least <= median && median <= most, "{plain}");
     assert_eq!(long["steps"], 600);
 }
 

@@ -152,7 +152,7 @@ pub fn beside(record: &RunRecord) -> Vec<String> {
         format!("A budget bounds the heap; `resident` adds code and stacks, {beside_bytes}.")
     });
     let range = record.measured.range;
-    let steps = range.map(|[least, most]| format!("Steps took {least} to {most}."));
+    let steps = range.map(|[least, most]| format!("Half of the steps took {least} to {most}."));
     resident.into_iter().chain(steps).collect()
 }
 

@@ -1,8 +1,8 @@
 //! What steps took, and how many times as long as plain ones.
 //!
-//! The quotient of two medians is at least the quickest step of one by the slowest of the other, and at most the reverse. A machine
-//! is faster at one time than at another, so both run in turns: the quotient is the middle one, between the least and the most
-//! of all turns. Where 1 is between these, which of the two takes longer is not known, and no gain is shown.
+//! The quotient of two medians is taken to lie between the least of the middle half of one's steps by the most of the other's, and
+//! the reverse. A machine is faster at one time than at another, so both run in turns: the quotient is the middle one, between the
+//! least and the most of all turns. Where 1 is between these, which of the two takes longer is not known, and no gain is shown.
 
 use std::fmt;
 
@@ -22,13 +22,13 @@ pub struct Measured {
     /// The median time of the last 1,000 steps, without the first step and a traced one where there are others.
     #[serde(rename = "measured_step_s")]
     pub step: Seconds,
-    /// Times of the quickest and of the slowest of these steps; `null` where there is none.
+    /// The least and the most of the middle half of these times; `null` where there is none.
     #[serde(rename = "step_range_s")]
     pub range: Option<[Seconds; 2]>,
 }
 
 impl Measured {
-    /// The quickest and the slowest step.
+    /// The range, or twice the median.
     fn ends(&self) -> [f64; 2] {
         self.range.unwrap_or([self.step; 2]).map(|time| time.0)
     }
@@ -83,8 +83,8 @@ impl Slowdown {
         let mut times: Vec<f64> = times.collect();
         times.sort_unstable_by(f64::total_cmp);
         let ranges = turns.map(|turn| {
-            let ([quickest, slowest], plain) = (turn.planned.ends(), turn.plain.ends());
-            [quickest / plain[1], slowest / plain[0]]
+            let ([least, most], plain) = (turn.planned.ends(), turn.plain.ends());
+            [least / plain[1], most / plain[0]]
         });
         let range = ranges.reduce(|all, one| [all[0].min(one[0]), all[1].max(one[1])])?;
         let times = *times.get(times.len() / 2)?;

@@ -36,18 +36,24 @@ impl StepTimes {
         self.counted.push_back(time.0);
     }
 
-    /// The minimum and maximum of the times that count.
+    /// The times that count, the least first.
+    fn sorted(&self) -> Vec<f64> {
+        let mut times: Vec<f64> = self.counted.iter().copied().collect();
+        times.sort_unstable_by(f64::total_cmp);
+        times
+    }
+
+    /// The least and the most of the middle half of the times that count: a pause of the machine does not widen it.
     pub(super) fn range(&self) -> Option<[Seconds; 2]> {
-        let times = self.counted.iter().copied();
-        let least = times.clone().min_by(f64::total_cmp)?;
-        let most = times.max_by(f64::total_cmp)?;
+        let times = self.sorted();
+        let quarter = times.len() / 4;
+        let [least, most] = [quarter, times.len().checked_sub(1 + quarter)?].map(|at| times[at]);
         Some([Seconds(least), Seconds(most)])
     }
 
     /// The median of those that count.
     pub(super) fn median(&self) -> Seconds {
-        let mut times: Vec<f64> = self.counted.iter().copied().collect();
-        times.sort_unstable_by(f64::total_cmp);
+        let times = self.sorted();
         let median = times.get(times.len() / 2).copied();
         Seconds(median.unwrap_or(self.set_aside))
     }
@@ -69,7 +75,7 @@ mod tests {
         let mut last = counted.split_off(counted.len() - KEPT);
         last.sort_unstable();
         assert_eq!(times.median(), Seconds(f64::from(last[KEPT / 2])));
-        let ends = [last[0], last[KEPT - 1]].map(|step| Seconds(f64::from(step)));
+        let ends = [last[KEPT / 4], last[KEPT - 1 - KEPT / 4]].map(|step| Seconds(f64::from(step)));
         assert_eq!(times.range(), Some(ends));
     }
 }

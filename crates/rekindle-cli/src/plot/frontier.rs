@@ -1,6 +1,6 @@
 //! A sweep: memory against time.
 //!
-//! Each run is a mark at its measured peak and step time, with a line from its quickest to its slowest step; its colour says
+//! Each run is a mark at its measured peak and step time, with a line for the middle half of its steps; its colour says
 //! what kind of run it is. A mark is full, and has its name beside it where there is room, where no other run takes less memory
 //! without taking more time. The pointer shows every run's numbers. Axes begin where the data does.
 
@@ -55,7 +55,7 @@ pub fn picture(record: &SweepRecord) -> Option<String> {
         let peak = measured.peak.0 as f64;
         picture.dot_entry(name, [colour, colour]);
         if let Some(range) = measured.range {
-            let name = "quickest to slowest step";
+            let name = "middle half of the steps";
             picture.line(&range.map(|time| (peak, time.0)), colour, BOLD, Some(name));
         }
         let inner = if row.pareto { colour } else { PAPER };
