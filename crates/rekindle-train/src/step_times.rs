@@ -54,8 +54,7 @@ impl StepTimes {
     /// The median of those that count.
     pub(super) fn median(&self) -> Seconds {
         let times = self.sorted();
-        let median = times.get(times.len() / 2).copied();
-        Seconds(median.unwrap_or(self.set_aside))
+        Seconds(*times.get(times.len() / 2).unwrap_or(&self.set_aside))
     }
 }
 
