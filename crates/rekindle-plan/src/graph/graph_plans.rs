@@ -29,15 +29,23 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, PlanErr
         }
         Planner::None | Planner::Auto => fitting(finish(Planner::None, recorded, None), request),
         planner @ (Planner::Segments(_) | Planner::Optimal) => {
-            AllStaged::new(graph, &borders(graph), planner, usize::MAX)?.best(planner, request)
+            let mut all = AllStaged::new(graph, &borders(graph), planner, usize::MAX)?;
+            if let Planner::Segments(Some(_)) = planner {
+                all.move_starts()?;
+            }
+            all.best(planner, request)
         }
     }
 }
 
 /// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
 fn searched(graph: &Graph, recorded: Found, request: &Request) -> Result<GraphPlan, PlanError> {
-    let begin = starts(graph, request.budget)?;
-    let leanest = || smallest(graph, Bytes::ZERO, |even| starts(even, None));
+    let begin = starts(graph, &recorded, request.budget)?;
+    let leanest = || {
+        smallest(graph, Bytes::ZERO, |even| {
+            starts(even, &Found::of(even, &recorded.program), None)
+        })
+    };
     let on_device = fastest(graph, request, Bytes::ZERO, &begin, leanest)?;
     let best = match &request.link {
         None => {
@@ -47,7 +55,7 @@ fn searched(graph: &Graph, recorded: Found, request: &Request) -> Result<GraphPl
         Some(link) => {
             let (linked, tensors) = graph.with_all_transfers(link)?;
             let (begin, leanest) = match &on_device {
-                Ok(found) => (vec![found.clone(), recorded], found.clone()),
+                Ok(found) => (vec![found.clone(), recorded.clone()], found.clone()),
                 Err(leanest) => (begin, leanest.clone()),
             };
             let leanest = || smallest(&linked, link.host_bytes, |_| Ok(vec![leanest]));
@@ -127,12 +135,11 @@ const LEAST_SIMULATED: usize = 16;
 /// Programs from which a search may reach a budget, or else the smallest peak: some of `optimal`, the recorded order, and that of
 /// `optimal` with the smallest peak. A few stages will do: the search undoes what is lost, and a chain of 1,000 layers in its
 /// smallest peak has a program of a million runs.
-fn starts(graph: &Graph, budget: Option<Bytes>) -> Result<Vec<Found>, PlanError> {
-    let recorded = Found::of(graph, &Program::recorded(graph)?);
+fn starts(graph: &Graph, recorded: &Found, budget: Option<Bytes>) -> Result<Vec<Found>, PlanError> {
     let few = (SIMULATED / graph.operations.len().max(1)).max(LEAST_SIMULATED);
     let all = match AllStaged::new(graph, &few_borders(graph), Planner::Optimal, few) {
         // The planners for chains reject these sizes.
-        Err(PlanError::Chain(_)) => return Ok(vec![recorded]),
+        Err(PlanError::Chain(_)) => return Ok(vec![recorded.clone()]),
         all => all?,
     };
     let leanest = all.leanest();
@@ -142,7 +149,7 @@ fn starts(graph: &Graph, budget: Option<Bytes>) -> Result<Vec<Found>, PlanError>
     let near = near.into_iter().flatten().map(|staged| all.program(staged));
     let leanest = leanest.map(|leanest| all.program(leanest));
     let mut starts: Vec<Found> = near
-        .chain([Ok(recorded)])
+        .chain([Ok(recorded.clone())])
         .chain(leanest)
         .collect::<Result<_, _>>()?;
     starts.dedup_by(|one, before| one.program == before.program);

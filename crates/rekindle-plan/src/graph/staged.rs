@@ -106,27 +106,29 @@ impl<'a> AllStaged<'a> {
         Ok(staged)
     }
 
-    /// Moves starts of segments at random to lower the peak: the costs of stages by which they were cut are upper bounds on a
-    /// graph. A higher peak is kept for a while (threshold accepting; Dueck & Scheuer 1990, J. Computational Physics 90).
-    fn moved(&self, leanest: &Staged) -> Result<Staged, GraphError> {
+    /// Of a given number of segments, leaves the leanest program, with starts of segments moved at random to lower its peak: the
+    /// costs of stages by which they were cut are upper bounds on a graph. A higher peak is kept for a while (threshold
+    /// accepting; Dueck & Scheuer 1990, J. Computational Physics 90).
+    pub(crate) fn move_starts(&mut self) -> Result<(), GraphError> {
+        let Some(leanest) = self.leanest() else {
+            return Ok(());
+        };
         let stages = self.stages[leanest.stages].chain().stages.len();
         let (mut best, mut last) = (leanest.clone(), leanest.clone());
         let mut random = search::random();
         let most = MOST_MOVED / self.graph.operations.len().max(1);
         for left in (0..most).rev() {
-            let Recipe::Segments(mut starts) = last.recipe.clone() else {
-                break;
+            let mut starts = match &last.recipe {
+                Recipe::Segments(starts) if !starts.is_empty() => starts.clone(),
+                _ => break,
             };
-            if starts.is_empty() {
-                break;
-            }
             for _ in 0..=random.random_range(0..3) {
                 let place = random.random_range(0..starts.len());
                 let before = place.checked_sub(1).map_or(0, |before| starts[before]);
                 let after = *starts.get(place + 1).unwrap_or(&stages);
                 let near = starts[place] + random.random_range(0..5);
                 starts[place] = match random.random_bool(0.5) {
-                    true => before + 1 + random.random_range(0..after - before - 1),
+                    true => random.random_range(before + 1..after),
                     false => near.saturating_sub(2).clamp(before + 1, after - 1),
                 };
             }
@@ -139,7 +141,8 @@ impl<'a> AllStaged<'a> {
                 }
             }
         }
-        Ok(best)
+        self.programs = vec![best];
+        Ok(())
     }
 
     /// The fastest one whose peak is within a budget.
@@ -170,14 +173,13 @@ impl<'a> AllStaged<'a> {
     /// None is within it: the error has the plan with the smallest peak.
     pub(crate) fn best(&self, planner: Planner, request: &Request) -> Result<GraphPlan, PlanError> {
         let budget = request.most_bytes();
+        let best = match planner {
+            Planner::Segments(Some(_)) => self.leanest(),
+            _ => self.fastest_within(budget).or(self.leanest()),
+        };
         // Every planner has a schedule for stages, and there is one at least.
         let none = || PlanError::Request("there are no stages to plan".to_owned());
-        let leanest = self.leanest().ok_or_else(none)?;
-        let plan = match planner {
-            Planner::Segments(Some(_)) => self.plan(planner, &self.moved(leanest)?)?,
-            _ => self.plan(planner, self.fastest_within(budget).unwrap_or(leanest))?,
-        };
-        fitting(plan, request)
+        fitting(self.plan(planner, best.ok_or_else(none)?)?, request)
     }
 
     /// The plan of one of them.

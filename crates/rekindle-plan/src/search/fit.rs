@@ -1,7 +1,7 @@
 //! Makes a program fit. At its highest moment, a value that is held and not read there is given up: it is made again directly
 //! before its next read, with all else that must be made again for it, or comes back from a copy on the host. Of all these
-//! evictions the one with the best score is made: overflow taken away (bytes times moments above the budget), less what
-//! inputs that live longer add, per second.
+//! evictions those with the best scores are made: overflow taken away (bytes times moments above the budget), less what inputs
+//! that live longer add, per second.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use super::net::{Net, Op, Transfers};
 use super::runs::{END, Key, Room, Runs, bucket};
 
-/// Evictions of a moment that are tried until one takes overflow away.
+/// Evictions of a moment that may take no overflow away until all are weighed anew.
 const TRIED: usize = 12;
 /// The most operations that run again for one eviction.
 const MOST_CLOSURE: usize = 300;
@@ -353,8 +353,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Makes the first eviction that takes overflow away, or else the first if it may; several of the best at once where many
-    /// moments are above the budget. Returns the score of the first.
+    /// Makes the best evictions that take overflow away, until a part of what is above the budget at this moment is freed, or else
+    /// the first if it may. Returns the score of the first.
     fn evict_best(
         &mut self,
         high: u32,

@@ -344,30 +344,26 @@ impl<'a> Runs<'a> {
         next.min().unwrap_or(END)
     }
 
-    /// The run after which the value that a run makes is freed.
-    pub(super) fn end(&self, value: u32, made: u32) -> u32 {
-        let mut ends = self
-            .op(made)
-            .outputs
-            .iter()
-            .zip(&self.runs[made as usize].ends);
-        ends.find(|(output, _)| **output == value)
-            .map_or(made, |(_, end)| *end)
+    /// The place of a value that a run makes among its outputs.
+    fn place(&self, value: u32, made: u32) -> usize {
+        let mut outputs = self.op(made).outputs.iter();
+        outputs.position(|one| *one == value).unwrap_or_default()
     }
 
-    /// Finds where the value that a run makes is freed, and adds that or takes it away.
+    /// The run after which the value that a run makes is freed.
+    pub(super) fn end(&self, value: u32, made: u32) -> u32 {
+        self.runs[made as usize].ends[self.place(value, made)]
+    }
+
+    /// Adds what is freed after the value's last read, or takes it away; finds that read where it adds.
     fn free(&mut self, value: u32, made: u32, sign: i64) {
-        let end = match sign {
-            1 => {
-                let key = self.key(made);
-                let next = self.made_next(value, key);
-                let end = self.last_read(value, key, next).unwrap_or(made);
-                let place = self.op(made).outputs.iter().position(|one| *one == value);
-                self.runs[made as usize].ends[place.unwrap_or(0)] = end;
-                end
-            }
-            _ => self.end(value, made),
-        };
+        if sign == 1 {
+            let key = self.key(made);
+            let next = self.made_next(value, key);
+            let place = self.place(value, made);
+            self.runs[made as usize].ends[place] = self.last_read(value, key, next).unwrap_or(made);
+        }
+        let end = self.end(value, made);
         let [device, host] = self.net.values[value as usize].bytes;
         let reuses = self.op(end).reuses == Some(value);
         let run = &mut self.runs[end as usize];
