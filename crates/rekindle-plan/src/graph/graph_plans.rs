@@ -4,7 +4,7 @@ use super::borders::{borders, few_borders};
 use super::link;
 use super::plan::{GraphPlan, PlanError, finish, fitting, infeasible};
 use super::staged::AllStaged;
-use super::{Found, Graph, Program};
+use super::{Found, Graph, OperationId, Program};
 use crate::bytes::Bytes;
 use crate::request::{Planner, Request};
 use crate::search;
@@ -40,12 +40,9 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, PlanErr
 
 /// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
 fn searched(graph: &Graph, recorded: Found, request: &Request) -> Result<GraphPlan, PlanError> {
-    let begin = starts(graph, &recorded, request.budget)?;
-    let leanest = || {
-        smallest(graph, Bytes::ZERO, |even| {
-            starts(even, &Found::of(even, &recorded.program), None)
-        })
-    };
+    let order = recorded.program.operations();
+    let begin = starts(graph, order, request.budget)?;
+    let leanest = || smallest(graph, Bytes::ZERO, |even| starts(even, order, None));
     let on_device = fastest(graph, request, Bytes::ZERO, &begin, leanest)?;
     let best = match &request.link {
         None => {
@@ -55,8 +52,8 @@ fn searched(graph: &Graph, recorded: Found, request: &Request) -> Result<GraphPl
         Some(link) => {
             let (linked, tensors) = graph.with_all_transfers(link)?;
             let (begin, leanest) = match &on_device {
-                Ok(found) => (vec![found.clone(), recorded.clone()], found.clone()),
-                Err(leanest) => (begin, leanest.clone()),
+                Ok(found) => (vec![found.order(), order.to_vec()], found.order()),
+                Err(leanest) => (begin, leanest.order()),
             };
             let leanest = || smallest(&linked, link.host_bytes, |_| Ok(vec![leanest]));
             let found = fastest(&linked, request, link.host_bytes, &begin, leanest)?;
@@ -84,12 +81,12 @@ fn fastest(
     graph: &Graph,
     request: &Request,
     host: Bytes,
-    starts: &[Found],
+    starts: &[Vec<OperationId>],
     smallest: impl FnOnce() -> Result<Found, PlanError>,
 ) -> Result<Result<Found, Found>, PlanError> {
     let budget = request.most_bytes();
-    let within =
-        |starts: &[Found]| search::within(graph, budget, host, starts, request.effort.max(1));
+    let effort = request.effort.max(1);
+    let within = |starts: &[_]| search::within(graph, budget, host, starts, effort);
     if let Some(found) = within(starts)? {
         return Ok(Ok(found));
     }
@@ -97,7 +94,7 @@ fn fastest(
     if leanest.peak() > budget {
         return Ok(Err(leanest));
     }
-    let improved = within(std::slice::from_ref(&leanest))?;
+    let improved = within(&[leanest.order()])?;
     Ok(Ok(improved.unwrap_or(leanest)))
 }
 
@@ -106,24 +103,22 @@ fn fastest(
 fn smallest(
     graph: &Graph,
     host: Bytes,
-    starts: impl FnOnce(&Graph) -> Result<Vec<Found>, PlanError>,
+    starts: impl FnOnce(&Graph) -> Result<Vec<Vec<OperationId>>, PlanError>,
 ) -> Result<Found, PlanError> {
     let mut even = graph.clone();
     for operation in &mut even.operations {
         operation.seconds = Seconds(1e-6);
     }
     let starts = starts(&even)?;
-    let program = search::smallest(&even, host, &starts)?;
+    let mut least = Found::of(graph, &search::smallest(&even, host, &starts)?);
     // The search counts a view that runs again as less than it may take.
-    let found = Found::of(graph, &program);
-    let leaner = starts
-        .iter()
-        .filter(|start| start.simulated.host_peak <= host);
-    let leaner = leaner.min_by_key(|start| start.peak());
-    match leaner.filter(|start| start.peak() < found.peak()) {
-        Some(start) => Ok(Found::of(graph, &start.program)),
-        None => Ok(found),
+    for start in starts {
+        let found = Found::of(graph, &Program::new(graph, start)?);
+        if found.simulated.host_peak <= host && found.peak() < least.peak() {
+            least = found;
+        }
     }
+    Ok(least)
 }
 
 /// The peaks of the programs over stages from which a search starts, as multiples of the budget.
@@ -132,26 +127,35 @@ const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
 const SIMULATED: usize = 300_000;
 const LEAST_SIMULATED: usize = 16;
 
-/// Programs from which a search may reach a budget, or else the smallest peak: some of `optimal`, the recorded order, and that of
-/// `optimal` with the smallest peak. A few stages will do: the search undoes what is lost, and a chain of 1,000 layers in its
-/// smallest peak has a program of a million runs.
-fn starts(graph: &Graph, recorded: &Found, budget: Option<Bytes>) -> Result<Vec<Found>, PlanError> {
+/// The operations of programs from which a search may reach a budget, or else the smallest peak: some of `optimal`, the recorded
+/// order, and that of `optimal` with the smallest peak. A few stages will do: the search undoes what is lost, and a chain of 1,000
+/// layers in its smallest peak has a program of a million runs.
+fn starts(
+    graph: &Graph,
+    recorded: &[OperationId],
+    budget: Option<Bytes>,
+) -> Result<Vec<Vec<OperationId>>, PlanError> {
     let few = (SIMULATED / graph.operations.len().max(1)).max(LEAST_SIMULATED);
     let all = match AllStaged::new(graph, &few_borders(graph), Planner::Optimal, few) {
         // The planners for chains reject these sizes.
-        Err(PlanError::Chain(_)) => return Ok(vec![recorded.clone()]),
+        Err(PlanError::Chain(_)) => return Ok(vec![recorded.to_vec()]),
         all => all?,
     };
     let leanest = all.leanest();
     let budget = budget.or(leanest.map(|leanest| leanest.peak));
     let budget = budget.unwrap_or_default().0 as f64;
     let near = LARGER.map(|times| all.fastest_within(Bytes((budget * times) as u64)));
-    let near = near.into_iter().flatten().map(|staged| all.program(staged));
-    let leanest = leanest.map(|leanest| all.program(leanest));
-    let mut starts: Vec<Found> = near
-        .chain([Ok(recorded.clone())])
-        .chain(leanest)
-        .collect::<Result<_, _>>()?;
-    starts.dedup_by(|one, before| one.program == before.program);
+    let order = |staged| all.program(staged).map(|found| found.order());
+    let near = near.into_iter().flatten().map(order);
+    let mut starts: Vec<Vec<OperationId>> = Vec::new();
+    for start in near
+        .chain([Ok(recorded.to_vec())])
+        .chain(leanest.map(order))
+    {
+        let start = start?;
+        if !starts.contains(&start) {
+            starts.push(start);
+        }
+    }
     Ok(starts)
 }

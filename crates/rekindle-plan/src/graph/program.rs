@@ -18,7 +18,7 @@ pub struct Program {
     operations: Vec<OperationId>,
     /// `freed[ends[k + 1]..ends[k]]` is what dies at step k: that of the last step comes first.
     freed: Vec<TensorId>,
-    ends: Vec<usize>,
+    ends: Vec<u32>,
 }
 
 impl Program {
@@ -110,7 +110,7 @@ impl Program {
     /// If there is no such step.
     pub fn frees(&self, step: usize) -> &[TensorId] {
         let start = self.ends.get(step + 1).copied().unwrap_or(0);
-        &self.freed[start..self.ends[step]]
+        &self.freed[start as usize..self.ends[step] as usize]
     }
 
     /// The program without runs whose outputs are all unused. This changes no value and does not increase the peak.
@@ -149,7 +149,7 @@ impl Program {
                 wanted[input.index()] = true;
             }
             operations.push(id);
-            ends.push(freed.len());
+            ends.push(freed.len() as u32);
         }
         operations.reverse();
         ends.reverse();

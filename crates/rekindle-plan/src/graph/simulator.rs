@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Graph, Operation, Program, Tensor, TensorId, Transfer};
+use super::{Graph, Operation, OperationId, Program, Tensor, TensorId, Transfer};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
@@ -112,6 +112,10 @@ impl Found {
 
     pub(crate) fn peak(&self) -> Bytes {
         self.simulated.peak
+    }
+
+    pub(crate) fn order(&self) -> Vec<OperationId> {
+        self.program.operations().to_vec()
     }
 }
 

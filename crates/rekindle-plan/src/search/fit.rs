@@ -3,6 +3,9 @@
 //! evictions those with the best scores are made: overflow taken away (bytes times moments above the budget), less what inputs
 //! that live longer add, per second.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
@@ -19,8 +22,8 @@ const MOST_CLOSURE: usize = 300;
 pub(super) struct Choice {
     /// Of what is above the budget, one of so many parts is taken away by the best evictions before all are weighed anew.
     pub(super) parts: i64,
-    /// How much chance changes their scores.
-    pub(super) noise: f64,
+    /// The chance that one is not looked at.
+    pub(super) blinks: f64,
     /// Evictions that may take no overflow away.
     pub(super) lenient: usize,
 }
@@ -56,6 +59,8 @@ pub(super) struct Search<'a> {
     pub(super) spot: usize,
     /// How much work improving may take.
     pub(super) work: u64,
+    /// A fit ends whose program takes longer.
+    pub(super) most_seconds: f64,
     /// Least bytes held while an operation runs.
     need: Vec<i64>,
     /// Moments above the budget before each bucket, and their bytes.
@@ -86,6 +91,7 @@ impl<'a> Search<'a> {
             need: need.collect(),
             over: vec![(0.0, 0.0); net.ranks + 1],
             rate: 0.0,
+            most_seconds: f64::INFINITY,
             closure: Vec::new(),
             marked: vec![false; net.ops.len()],
         }
@@ -104,11 +110,6 @@ impl<'a> Search<'a> {
         (to.0 - from.0, to.1 - from.1)
     }
 
-    /// Continues with other runs.
-    pub(super) fn restart(&mut self, order: &[u32]) {
-        self.runs = Runs::of(self.net, order);
-    }
-
     /// Whether the program fits.
     pub(super) fn fits(&self) -> bool {
         self.runs.peak() <= self.room.device && self.runs.host_peak() <= self.room.host
@@ -119,7 +120,8 @@ impl<'a> Search<'a> {
         let end = self.runs.work.saturating_add(work);
         self.rate = 0.0;
         for _ in 0..limit {
-            if self.runs.peak() <= self.room.device || self.runs.work >= end {
+            let ends = self.runs.work >= end || self.runs.seconds > self.most_seconds;
+            if ends || self.runs.peak() <= self.room.device {
                 return self.fits();
             }
             let high = self.highest();
@@ -156,7 +158,7 @@ impl<'a> Search<'a> {
         runs.highest(self.spot)
     }
 
-    /// The evictions at a moment, the best first.
+    /// The evictions at a moment.
     fn evictions(&mut self, high: u32, choice: Choice) -> Vec<Eviction> {
         let at = bucket(self.runs.key(high)) as u32;
         let mut found = Vec::new();
@@ -175,7 +177,6 @@ impl<'a> Search<'a> {
                 break;
             }
         }
-        found.sort_by(|a, b| b.score.total_cmp(&a.score));
         found
     }
 
@@ -211,7 +212,7 @@ impl<'a> Search<'a> {
         let gain = (bytes as f64 * count.max(1.0)).min(weight.max(1.0));
         let tiny = 1e-9 * self.runs.seconds + 1e-15;
         let reader = self.runs.at(read);
-        let mut add = |gain: f64, cost: &Cost, offload| {
+        let mut add = |cost: &Cost, offload| {
             let net_gain = gain - cost.added;
             let share = 1.0 - cost.held as f64 / bytes as f64;
             if cost.held < bytes && (net_gain > 0.0 || last_resort) {
@@ -228,7 +229,7 @@ impl<'a> Search<'a> {
             offload,
             copy,
             fetch,
-        }) = of.transfers
+        }) = of.transfers.filter(|_| !self.blinks(choice))
         {
             let mut cost = Cost {
                 seconds: net.ops[fetch as usize].seconds,
@@ -237,15 +238,15 @@ impl<'a> Search<'a> {
             if self.runs.made_before(copy, read).is_none() {
                 cost.seconds += net.ops[offload as usize].seconds;
             }
-            add(self.near(gain, choice.noise), &cost, true);
+            add(&cost, true);
         }
-        let gain = self.near(gain, choice.noise);
         // What nothing reads before can be made later instead.
         let maker = &net.ops[of.maker as usize];
         let free = last.is_none()
             && self.runs.runs[made as usize].op == of.maker
             && self.runs.unread(made, read);
-        if maker.once && !free || maker.fixed || !self.may_run(of.maker, read) {
+        let may = !maker.fixed && (!maker.once || free) && self.may_run(of.maker, read);
+        if !may || self.blinks(choice) {
             return;
         }
         let most_seconds = match last_resort || best == 0.0 {
@@ -257,16 +258,13 @@ impl<'a> Search<'a> {
             if free {
                 cost.seconds -= maker.seconds;
             }
-            add(gain, &cost, false);
+            add(&cost, false);
         }
     }
 
-    /// A number near another: the more noise, the farther.
-    fn near(&mut self, number: f64, noise: f64) -> f64 {
-        match noise > 0.0 {
-            true => number * (noise * (self.random.random::<f64>() - 0.5)).exp(),
-            false => number,
-        }
+    /// Whether chance hides an eviction ("blinks": Christiaens & Vanden Berghe 2020, Transportation Science 54).
+    fn blinks(&mut self, choice: Choice) -> bool {
+        choice.blinks > 0.0 && self.random.random_bool(choice.blinks)
     }
 
     /// Whether an operation may run at a place: it fits, and what it reads has not been updated.
@@ -365,7 +363,11 @@ impl<'a> Search<'a> {
         let peak = self.runs.peak();
         let enough = ((peak - self.room.device) / choice.parts).max(1);
         let (mut freed, mut failed, mut score) = (0, 0, None);
-        for eviction in evictions {
+        let scores = evictions.iter().map(|one| one.score.to_bits());
+        let mut best: BinaryHeap<_> = scores.zip((0..).map(Reverse)).collect();
+        let first = best.peek().map(|(_, Reverse(first))| evictions[*first]);
+        while let Some((_, Reverse(next))) = best.pop() {
+            let eviction = &evictions[next];
             let start = self.runs.changes.len();
             let bytes = self.evict(high, *eviction);
             let runs = &mut self.runs;
@@ -387,12 +389,12 @@ impl<'a> Search<'a> {
                 break;
             }
         }
-        if let Some(first) = evictions.first()
+        if let Some(first) = first
             && score.is_none()
             && choice.lenient > 0
         {
             choice.lenient -= 1;
-            self.evict(high, *first);
+            self.evict(high, first);
             self.runs.settle();
             score = Some(first.score);
         }

@@ -8,12 +8,12 @@
 //!    third of their peak are twice as slow), evict at the highest moment until the budget is met. An evicted value is made
 //!    again directly before its next read, with the closure of what that needs, or comes back from the host. All evictions are
 //!    weighed, and the best of them take away all that is above the budget at this moment, or a part, before they are weighed
-//!    anew: neither is the better choice on all graphs, so each start is fit by three such parts. One that does more work than
-//!    others before it ends.
+//!    anew: neither is the better choice on all graphs, so each start is fit by three such parts. One that does more work, or takes
+//!    more time, than the best so far ends.
 //! 2. **Prune**: leave out each run that the budget allows to leave out.
 //! 3. **Improve**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
-//!    out some runs near each other, or moves some to where their inputs and readers allow, fits the program again with
-//!    chance in the scores, and prunes what it touched. A slower program is kept with a probability that falls.
+//!    out some runs near each other, or moves some to where their inputs and readers allow, fits the program again, blind
+//!    to evictions by chance, and prunes what it touched. A slower program is kept with a probability that falls.
 //!
 //! Where 1 ends above the budget, such rounds lower the bytes above the budget first, whatever the time. The program with the
 //! smallest peak is found in the same way, in steps down from the recorded peak that become smaller.
@@ -35,14 +35,14 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::bytes::Bytes;
-use crate::graph::{Found, Graph, GraphError, Program};
+use crate::graph::{Found, Graph, GraphError, OperationId, Program};
 use fit::{Choice, Search};
 use net::Net;
 use runs::{Room, Runs, bucket, key};
 
-/// The work of a search for each operation, and at most: about a third of a second.
-const WORK_OF_ONE: u64 = 80_000;
-const MOST_WORK: u64 = 20_000_000;
+/// The work of a search for each operation, and at most: about a quarter of a second.
+const WORK_OF_ONE: u64 = 150_000;
+const MOST_WORK: u64 = 14_000_000;
 /// At least so much where the smallest peak is searched, as far as one start may do it.
 const STEPS_OF_ONE: u64 = 5_000;
 /// Steps to smaller peaks are halved where one fails, until one of the least share of the peak fails.
@@ -51,15 +51,19 @@ const LEAST_STEP: f64 = 0.002;
 const STEP_PART: u64 = 10;
 const LEAST_STEP_PART: u64 = 2;
 /// The work of one start's fit, at most: four times what any fit of a step of 10,000 operations takes that succeeds.
-const START_WORK: u64 = 2 * MOST_WORK;
+const START_WORK: u64 = 40_000_000;
 /// Where a start was fit, others may do so much work or so many times that of the least, at most.
 const MORE_WORK: u64 = 2_000_000;
 const LONGER: u64 = 2;
+/// Nor may they take so many times its time.
+const SLOWER: f64 = 1.25;
 /// The part of all work that improving has at least, where starts have done the rest.
 const LEAST_PART: u64 = 2;
 /// Evictions of a descent's first fit, and of one round, at most.
 const FIRST: usize = 1000;
 const ROUND: usize = 60;
+/// The chance that a round does not look at an eviction is up to this.
+const MOST_BLINKS: f64 = 0.6;
 
 /// The fastest program found within a budget, with at most so many bytes of copies on the host, starting from the recorded
 /// order and from other programs, if any fits.
@@ -67,7 +71,7 @@ pub(crate) fn within(
     graph: &Graph,
     budget: Bytes,
     host: Bytes,
-    starts: &[Found],
+    starts: &[Vec<OperationId>],
     effort: u32,
 ) -> Result<Option<Found>, GraphError> {
     let net = Net::new(graph)?;
@@ -94,7 +98,7 @@ pub(crate) fn within(
 pub(crate) fn smallest(
     graph: &Graph,
     host: Bytes,
-    starts: &[Found],
+    starts: &[Vec<OperationId>],
 ) -> Result<Program, GraphError> {
     let net = Net::new(graph)?;
     let room = Room {
@@ -124,7 +128,7 @@ fn bytes(bytes: Bytes) -> i64 {
 /// Without chance.
 const START: Choice = Choice {
     parts: 4,
-    noise: 0.0,
+    blinks: 0.0,
     lenient: 0,
 };
 
@@ -140,27 +144,29 @@ impl Search<'_> {
             .iter()
             .flat_map(|start| [1, 4, i64::MAX].map(|parts| (start, parts)))
         {
-            self.restart(start);
+            self.runs.restart(start);
             let fits = self.fit(Choice { parts, ..START }, usize::MAX, most);
             if fits {
                 self.prune(self.runs.extra(), 0.0, most);
                 most = most.min(MORE_WORK.max(LONGER * self.runs.work));
                 if best.as_ref().is_none_or(|best| self.runs.seconds < best.0) {
+                    self.most_seconds = SLOWER * self.runs.seconds;
                     best = Some((self.runs.seconds, self.runs.order()));
                 }
             }
             spent += self.runs.work;
         }
+        self.most_seconds = f64::INFINITY;
         match best {
-            Some((_, order)) => self.restart(&order),
+            Some((_, order)) => self.runs.restart(&order),
             None => {
-                self.restart(&Runs::recorded(self.net));
+                self.runs.restart(&Runs::recorded(self.net));
                 if !self.descend(self.work) {
                     return None;
                 }
             }
         }
-        self.prune_all();
+        self.prune(self.runs.extra(), 0.0, u64::MAX);
         let left = self.work.saturating_sub(spent);
         Some(self.improve(left.max(self.work / LEAST_PART)))
     }
@@ -170,7 +176,7 @@ impl Search<'_> {
         let mut best = self.runs.order();
         let mut least = self.runs.peak();
         for start in starts {
-            self.restart(start);
+            self.runs.restart(start);
             if self.runs.peak() < least && self.runs.host_peak() <= self.room.host {
                 (least, best) = (self.runs.peak(), start.clone());
             }
@@ -182,7 +188,7 @@ impl Search<'_> {
             let shortest = ((least - self.net.fixed) as f64 * LEAST_STEP) as i64 + 1;
             let last = step <= shortest;
             self.room.device = (least - step.max(shortest)).max(floor);
-            self.restart(&best);
+            self.runs.restart(&best);
             let part = if last { LEAST_STEP_PART } else { STEP_PART };
             let fits = self.descend(left.min(self.work / part));
             left = left.saturating_sub(self.runs.work);
@@ -195,9 +201,9 @@ impl Search<'_> {
             }
         }
         // The list of a program takes memory, too.
-        self.restart(&best);
+        self.runs.restart(&best);
         self.room.device = least;
-        self.prune_all();
+        self.prune(self.runs.extra(), 0.0, u64::MAX);
         self.improve(self.work / STEP_PART)
     }
 
@@ -205,7 +211,7 @@ impl Search<'_> {
     fn choice(&mut self, parts: i64, most_lenient: usize) -> Choice {
         Choice {
             parts,
-            noise: 2.0 * self.random.random::<f64>(),
+            blinks: MOST_BLINKS * self.random.random::<f64>(),
             lenient: self.random.random_range(0..most_lenient),
         }
     }
@@ -366,11 +372,6 @@ impl Search<'_> {
             self.runs.remove(run);
         }
         self.spot = target;
-    }
-
-    fn prune_all(&mut self) {
-        self.prune(self.runs.extra(), 0.0, u64::MAX);
-        self.runs.changes.clear();
     }
 
     /// Prunes what has been inserted, and a few others.

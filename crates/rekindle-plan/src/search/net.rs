@@ -3,7 +3,12 @@
 
 use std::collections::HashMap;
 
-use crate::graph::{Found, Graph, GraphError, Operation, OperationId, Program, TensorId, Transfer};
+use smallvec::SmallVec;
+
+use crate::graph::{Graph, GraphError, Operation, OperationId, Program, TensorId, Transfer};
+
+/// Numbers of values or operations, most often one or two.
+type Few = SmallVec<[u32; 2]>;
 
 /// An operation.
 #[derive(Clone, Default)]
@@ -14,8 +19,8 @@ pub(super) struct Op {
     /// Bytes of its outputs, on the device and on the host.
     pub(super) made: [i64; 2],
     /// The values that it reads, each once.
-    pub(super) inputs: Vec<u32>,
-    pub(super) outputs: Vec<u32>,
+    pub(super) inputs: Few,
+    pub(super) outputs: Few,
     /// The value whose storage its first output takes over, if this is the value's last read.
     pub(super) reuses: Option<u32>,
     /// Whether it runs only once.
@@ -34,7 +39,7 @@ pub(super) struct Value {
     pub(super) bytes: [i64; 2],
     pub(super) maker: u32,
     pub(super) transfers: Option<Transfers>,
-    pub(super) readers: Vec<u32>,
+    pub(super) readers: Few,
 }
 
 /// The operation that copies a value to the host, its output, and the operation that makes the value of it.
@@ -80,11 +85,10 @@ impl Net {
     }
 
     /// The operations of each program, and the last one.
-    pub(super) fn orders(&self, programs: &[Found]) -> Vec<Vec<u32>> {
+    pub(super) fn orders(&self, programs: &[Vec<OperationId>]) -> Vec<Vec<u32>> {
         let numbers: HashMap<OperationId, u32> = self.ids.iter().copied().zip(0..).collect();
-        let orders = programs.iter().map(|found| {
-            let known = found.program.operations().iter();
-            let known = known.filter_map(|id| numbers.get(id).copied());
+        let orders = programs.iter().map(|program| {
+            let known = program.iter().filter_map(|id| numbers.get(id).copied());
             known.chain([self.ids.len() as u32]).collect()
         });
         orders.collect()
@@ -191,15 +195,15 @@ impl Contracted<'_> {
         let values = &self.net.values;
         let costs = |of: &Value| of.bytes != [0; 2] || !of.readers.is_empty();
         for op in &mut self.net.ops {
-            op.outputs.retain(|&one| costs(&values[one as usize]));
+            op.outputs.retain(|one| costs(&values[*one as usize]));
         }
         self.net
     }
 
     /// The values that are read with some tensors, and whether `taken` is read once.
-    fn read(&self, tensors: &[TensorId], taken: Option<u32>) -> (Vec<u32>, bool) {
+    fn read(&self, tensors: &[TensorId], taken: Option<u32>) -> (Few, bool) {
         let read = tensors.iter().flat_map(|one| &self.reads[one.index()]);
-        let mut values: Vec<u32> = read.filter_map(|one| self.number[one.index()]).collect();
+        let mut values: Few = read.filter_map(|one| self.number[one.index()]).collect();
         let once = values.iter().filter(|&&value| Some(value) == taken).count() == 1;
         values.sort_unstable();
         values.dedup();
@@ -237,7 +241,7 @@ impl Contracted<'_> {
             bytes: [of.bytes.0 as i64, of.host_bytes.0 as i64],
             maker: self.net.ops.len() as u32,
             transfers: None,
-            readers: Vec::new(),
+            readers: Few::new(),
         });
         number
     }
@@ -248,7 +252,7 @@ impl Contracted<'_> {
         let taken = taken.and_then(|one| self.number[self.roots[one.index()].index()]);
         let (inputs, once) = self.read(&operation.inputs, taken);
         let outputs = operation.outputs.iter();
-        let outputs: Vec<u32> = outputs.map(|&output| self.value(output)).collect();
+        let outputs: Few = outputs.map(|&output| self.value(output)).collect();
         let bytes = |value: u32| self.net.values[value as usize].bytes[0];
         let fits = |&taken: &u32| {
             let first = outputs.first();
@@ -303,8 +307,8 @@ impl Contracted<'_> {
             seconds: operation.seconds.0,
             temporary: operation.temp_bytes.0 as i64,
             made: self.net.values[output as usize].bytes,
-            inputs: vec![input],
-            outputs: vec![output],
+            inputs: Few::from_elem(input, 1),
+            outputs: Few::from_elem(output, 1),
             rank,
             transfer: true,
             ..Op::default()

@@ -119,8 +119,8 @@ impl<'a> Runs<'a> {
         let leaves = net.ranks.next_power_of_two();
         let mut all = Runs {
             net,
-            runs: Vec::with_capacity(order.len()),
-            keys: Vec::with_capacity(order.len()),
+            runs: Vec::new(),
+            keys: Vec::new(),
             unused: Vec::new(),
             of: vec![SmallVec::new(); net.ops.len()],
             buckets: vec![Vec::new(); net.ranks],
@@ -132,6 +132,22 @@ impl<'a> Runs<'a> {
             changes: Vec::new(),
             work: 0,
         };
+        all.restart(order);
+        all
+    }
+
+    /// Becomes the runs of another list.
+    pub(super) fn restart(&mut self, order: &[u32]) {
+        let net = self.net;
+        self.runs.clear();
+        self.keys.clear();
+        self.unused.clear();
+        self.of.iter_mut().for_each(SmallVec::clear);
+        self.buckets.iter_mut().for_each(Vec::clear);
+        self.tree.fill(Node::NONE);
+        self.within.fill((u32::MAX, 0));
+        self.changes.clear();
+        (self.seconds, self.work) = (0.0, 0);
         // The bucket of a run is that of the next recorded operation that runs for the first time.
         let mut first: Vec<Option<usize>> = vec![None; net.ops.len()];
         for (place, &op) in order.iter().enumerate() {
@@ -148,22 +164,21 @@ impl<'a> Runs<'a> {
         }
         for (id, (&op, &at)) in (0..).zip(order.iter().zip(&buckets)) {
             let of = &net.ops[op as usize];
-            let list = &mut all.buckets[at as usize];
-            all.runs.push(Run::of(net, op));
-            all.keys.push(key(at, list.len() as u32));
+            let list = &mut self.buckets[at as usize];
+            self.runs.push(Run::of(net, op));
+            self.keys.push(key(at, list.len() as u32));
             list.push(id);
-            all.of[op as usize].push(id);
-            all.widen(op, at);
-            all.seconds += of.seconds;
-            all.dirty.push(at as usize);
+            self.of[op as usize].push(id);
+            self.widen(op, at);
+            self.seconds += of.seconds;
+            self.dirty.push(at as usize);
         }
         for id in 0..order.len() as u32 {
-            for &value in &all.op(id).outputs {
-                all.free(value, id, 1);
+            for &value in &self.op(id).outputs {
+                self.free(value, id, 1);
             }
         }
-        all.settle();
-        all
+        self.settle();
     }
 
     /// The operations, in order.
