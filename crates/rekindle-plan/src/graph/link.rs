@@ -165,17 +165,3 @@ pub(super) fn used(
         renumbered,
     )
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_is_the_line_through_two_times() {
-        let small = (Bytes(1000), Seconds(0.25));
-        let rate = Rate::of_times(small, (Bytes(5000), Seconds(0.5)));
-        assert_eq!(rate.bytes_per_s, 16_000.0);
-        assert_eq!(rate.latency_s, Seconds(0.1875));
-        assert_eq!(rate.seconds(Bytes(5000)), Seconds(0.5));
-    }
-}

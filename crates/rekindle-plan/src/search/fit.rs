@@ -192,6 +192,11 @@ impl<'a> Search<'a> {
         let net = self.net;
         let of = &net.values[value as usize];
         let bytes = of.bytes[0];
+        let moves = of.transfers.filter(|_| !self.blinks(choice));
+        let runs_again = !self.blinks(choice);
+        if moves.is_none() && !runs_again {
+            return;
+        }
         let at = self.runs.key(high);
         let Some(made) = self.runs.made_before(value, at).filter(|_| bytes > 0) else {
             return;
@@ -229,7 +234,7 @@ impl<'a> Search<'a> {
             offload,
             copy,
             fetch,
-        }) = of.transfers.filter(|_| !self.blinks(choice))
+        }) = moves
         {
             let mut cost = Cost {
                 seconds: net.ops[fetch as usize].seconds,
@@ -245,8 +250,8 @@ impl<'a> Search<'a> {
         let free = last.is_none()
             && self.runs.runs[made as usize].op == of.maker
             && self.runs.unread(made, read);
-        let may = !maker.fixed && (!maker.once || free) && self.may_run(of.maker, read);
-        if !may || self.blinks(choice) {
+        let may = runs_again && !maker.fixed && (!maker.once || free);
+        if !may || !self.may_run(of.maker, read) {
             return;
         }
         let most_seconds = match last_resort || best == 0.0 {

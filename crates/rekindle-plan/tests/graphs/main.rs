@@ -13,4 +13,5 @@ mod offload;
 mod program;
 mod properties;
 mod stages;
+mod units;
 mod updates;
