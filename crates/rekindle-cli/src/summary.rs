@@ -90,6 +90,12 @@ pub fn notes(plan: &PlanSummary) -> Vec<String> {
             offload.transfer_s
         ));
     }
+    if let Some(offload) = plan.state_on_host() {
+        notes.push(format!(
+            "optimizer state on the host: {} between updates; moving it takes {} of the step",
+            offload.state_bytes, offload.state_s
+        ));
+    }
     if let Some(state) = plan.state {
         let (whole, sharded) = (state.whole_bytes, state.sharded_bytes);
         let because = state.because.map(|short| {

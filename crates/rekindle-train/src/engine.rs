@@ -6,6 +6,7 @@ use super::{
     loss_scale::LossScaler,
     optimizer::AnyOptimizer,
     run_error::RunError,
+    settings::TrainSettings,
 };
 use crate::model::{stage::Stage, value::Value};
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -88,6 +89,13 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// An optimizer without state yet, which keeps it as the plan asks for.
+    pub(crate) fn optimizer(&self, settings: &TrainSettings) -> AnyOptimizer {
+        let mut optimizer = AnyOptimizer::new(settings).sharded(self.step.shards());
+        optimizer.keep_on_host(self.step.state_on_host());
+        optimizer
+    }
+
     /// Runs forward, loss and backward of a part of a batch. Where the plan updates in the backward pass, the part is a whole
     /// batch, and `rate` and the optimizer update the model.
     pub(super) fn run(

@@ -7,12 +7,16 @@
 //!
 //! A gradient is first divided by the [scale of the loss](super::settings::LossScale), then clipped.
 //!
+//! The state of some parameters may wait in host memory between their updates, where a plan asks for it: it comes to the device
+//! directly before the update and goes back after it, with the same bits.
+//!
 //! Memory: for smaller types, copies of one parameter and of its gradient while it is updated.
 
 mod saved;
 
 use std::{
     collections::{HashMap, HashSet},
+    mem::take,
     sync::Arc,
 };
 
@@ -20,9 +24,9 @@ use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::{
         AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, SgdConfig, StateSink,
-        decay::WeightDecayConfig, momentum::MomentumConfig,
+        StateSource, decay::WeightDecayConfig, momentum::MomentumConfig,
     },
-    tensor::Tensor,
+    tensor::{Device, Tensor, TensorData},
 };
 
 pub(crate) use saved::Forms;
@@ -31,13 +35,14 @@ use super::{
     finite,
     loss_scale::LossScaler,
     settings::{OptimizerKind, TrainSettings},
+    snapshot::STATE_PREFIX,
 };
 use rekindle::{
     MasterWeights,
     dtype::Dtype,
     record::{
         Optimizer,
-        driver::{Leaf, Shards},
+        driver::{Leaf, Shards, catch},
     },
     sequential::Sequential,
 };
@@ -52,7 +57,11 @@ pub struct AnyOptimizer {
     /// The scale of the loss, which is informed of each step's result.
     pub(super) scaler: LossScaler,
     /// The state of each parameter; only of this rank's, if ranks divide the state.
-    states: HashMap<ParamId, DynState>,
+    states: HashMap<ParamId, Kept>,
+    /// The parameters whose state is in host memory between their updates.
+    on_host: HashSet<ParamId>,
+    /// The number of tensors in a state.
+    tensors: usize,
     shards: Option<Shards>,
 }
 
@@ -62,6 +71,7 @@ impl Optimizer for AnyOptimizer {
             optimizer: self.optimizer.clone(),
             scaler: self.scaler.clone(),
             states: HashMap::new(),
+            on_host: HashSet::new(),
             shards: self.shards.clone(),
             ..*self
         }
@@ -72,7 +82,11 @@ impl Optimizer for AnyOptimizer {
         // A device's failure is reported when the updated values are read.
         let squares = squares.and_then(|sum| finite::read(sum).ok());
         let factor = self.factor(squares);
-        self.update(rate, model, &mut gradients, factor)
+        self.update(rate, model, &mut gradients, factor, &|| ())
+    }
+
+    fn movable_tensors(&self) -> usize {
+        self.tensors
     }
 
     fn shards(&self) -> Option<&Shards> {
@@ -90,6 +104,8 @@ impl AnyOptimizer {
             clip_norm: settings.clip_norm,
             scaler: LossScaler::new(settings.loss_scale()),
             states: HashMap::new(),
+            on_host: HashSet::new(),
+            tensors: (settings.state_bytes(1).0 / Dtype::F32.bytes()) as usize,
             shards: None,
         }
     }
@@ -102,7 +118,7 @@ impl AnyOptimizer {
 
     /// Updates the model one layer after another: the same update, with less memory in use at one time if work is
     /// queued. `squares` is the value of [`sum_of_squares`](Self::sum_of_squares); `before_each` runs before each
-    /// layer.
+    /// layer, and before each state that comes from the host.
     pub(super) fn step_by_layer<L: Module>(
         &mut self,
         rate: f64,
@@ -115,7 +131,7 @@ impl AnyOptimizer {
         let mut updated = Vec::with_capacity(model.layers.len());
         for layer in model.layers {
             before_each();
-            updated.push(self.update(rate, layer, &mut gradients, factor));
+            updated.push(self.update(rate, layer, &mut gradients, factor, &before_each));
         }
         Sequential::new(updated)
     }
@@ -161,18 +177,23 @@ impl AnyOptimizer {
         module: M,
         gradients: &mut GradientsParams,
         factor: Option<f64>,
+        before_moves: &dyn Fn(),
     ) -> M {
         struct Update<'a> {
             optimizer: &'a mut AnyOptimizer,
             gradients: &'a mut GradientsParams,
             rate: f64,
             factor: Option<f64>,
+            before_moves: &'a dyn Fn(),
         }
         impl ModuleMapper for Update<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
                 match self.gradients.remove::<D>(param.id) {
                     Some(gradient) if self.optimizer.updates(param.id) => {
                         let Self { rate, factor, .. } = *self;
+                        if self.optimizer.on_host.contains(&param.id) {
+                            (self.before_moves)();
+                        }
                         self.optimizer.update_one(rate, param, gradient, factor)
                     }
                     _ => param,
@@ -184,6 +205,7 @@ impl AnyOptimizer {
             gradients,
             rate,
             factor,
+            before_moves,
         })
     }
 
@@ -213,25 +235,98 @@ impl AnyOptimizer {
         if !self.keeps_master_weights {
             parameter = parameter.cast(Dtype::F32.float());
         }
+        let device = parameter.device();
         let state = self.states.remove(&id);
+        let state = state.and_then(|state| state.on_device(&*self.optimizer, D, &device));
         let (parameter, gradient) = (parameter.into_bridge(), gradient.into_bridge());
         let optimizer = &self.optimizer;
         let (updated, state) = optimizer.step_dyn(D, rate, parameter, gradient, state);
-        self.states.extend(state.map(|state| (id, state)));
+        let state = state.map(|state| (id, self.kept(id, state)));
+        self.states.extend(state);
         let updated = Tensor::<D>::from_bridge(updated).cast(dtype);
         Param::from_mapped_value(id, leaf.again(updated), mapper)
+    }
+
+    /// Keeps the state of these parameters in host memory between their updates, from now on, and that of the others on the
+    /// device, from their next update on.
+    pub(super) fn keep_on_host(&mut self, parameters: HashSet<ParamId>) {
+        if self.on_host == parameters {
+            return;
+        }
+        self.on_host = parameters;
+        for (id, kept) in take(&mut self.states) {
+            let kept = match kept {
+                Kept::OnDevice(state) => self.kept(id, state),
+                on_host => on_host,
+            };
+            self.states.insert(id, kept);
+        }
+    }
+
+    /// A state where it is kept between updates. One that the device does not give stays there: a device that has failed fails
+    /// the next step.
+    fn kept(&self, id: ParamId, state: DynState) -> Kept {
+        if !self.on_host.contains(&id) {
+            return Kept::OnDevice(state);
+        }
+        let read = catch(|| {
+            let mut sink = StateSink::default();
+            self.optimizer
+                .state_flatten(STATE_PREFIX, &state, &mut sink);
+            // What is read from a device is in pinned memory.
+            for (_, data) in &mut sink.tensors {
+                let bytes = data.as_bytes().to_vec();
+                *data = TensorData::from_bytes_vec(bytes, data.shape().clone(), data.dtype());
+            }
+            sink
+        });
+        read.map_or(Kept::OnDevice(state), Kept::OnHost)
     }
 
     /// A parameter whose state contains a number that is not finite, if any.
     pub(super) fn not_finite(&self) -> Option<ParamId> {
         let mut states = self.states.iter();
         let found = states.find(|(_, state)| {
-            let mut sink = StateSink::default();
-            self.optimizer.state_flatten("", state, &mut sink);
-            let mut tensors = sink.tensors.iter();
-            tensors.any(|(_, data)| data.iter::<f64>().any(|value| !value.is_finite()))
+            state.read(&*self.optimizer, |sink| {
+                let mut tensors = sink.tensors.iter();
+                tensors.any(|(_, data)| data.iter::<f64>().any(|value| !value.is_finite()))
+            })
         });
         found.map(|(id, _)| *id)
+    }
+}
+
+/// Where a parameter's state is between updates.
+enum Kept {
+    OnDevice(DynState),
+    /// As snapshots have it.
+    OnHost(StateSink),
+}
+
+impl Kept {
+    /// The state on the device, for an update.
+    fn on_device(self, by: &dyn DynOptimizer, rank: usize, device: &Device) -> Option<DynState> {
+        let sink = match self {
+            Self::OnDevice(state) => return Some(state),
+            Self::OnHost(sink) => sink,
+        };
+        let mut source = StateSource::new(sink.scalars.into_iter().collect());
+        for (name, data) in sink.tensors {
+            source.insert_tensor(name, data);
+        }
+        by.state_unflatten(rank, STATE_PREFIX, &mut source, device)
+    }
+
+    /// Reads it as plain values.
+    fn read<T>(&self, by: &dyn DynOptimizer, read: impl FnOnce(&StateSink) -> T) -> T {
+        match self {
+            Self::OnDevice(state) => {
+                let mut sink = StateSink::default();
+                by.state_flatten(STATE_PREFIX, state, &mut sink);
+                read(&sink)
+            }
+            Self::OnHost(sink) => read(sink),
+        }
     }
 }
 

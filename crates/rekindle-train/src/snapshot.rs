@@ -236,14 +236,14 @@ impl Snapshot {
         model: &impl Module,
         optimizer: &dyn DynOptimizer,
         wanted: impl Fn(ParamId) -> bool,
+        mut keep: impl FnMut(ParamId, DynState),
         device: &Device,
-    ) -> Result<HashMap<ParamId, DynState>, FileError> {
+    ) -> Result<(), FileError> {
         // Updates are computed without autodiff.
         let device = device.clone().without_autodiff();
         let params = tensors::list(model).into_iter();
         let params: HashMap<_, _> = params.map(|one| (one.path, (one.id, one.shape))).collect();
         let mut staging = Staging::default();
-        let mut states = HashMap::new();
         for (path, form) in &self.about.states {
             let wrong = |from: &Tensors, what| {
                 malformed(
@@ -275,9 +275,9 @@ impl Snapshot {
                     .map_err(|_| wrong(&self.tensors, "holds something else than its tensors"))?
                     .ok_or_else(|| wrong(&self.tensors, "is incomplete"))?;
             staging.copied(bytes, &device);
-            states.insert(*id, state);
+            keep(*id, state);
         }
-        Ok(states)
+        Ok(())
     }
 }
 

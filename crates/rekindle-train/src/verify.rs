@@ -104,7 +104,10 @@ impl Trial<'_> {
         } = self.job;
         let mut model = self.built.model.valid().train();
         tie(&mut model);
-        let mut optimizer = AnyOptimizer::new(settings);
+        let mut optimizer = match engine {
+            Some(engine) => engine.optimizer(settings),
+            None => AnyOptimizer::new(settings),
+        };
         let mut values = Values::default();
         for step in 0..settings.steps {
             let samples = self.built.batches.step(step);

@@ -22,7 +22,7 @@ use rekindle::{
 use super::AnyOptimizer;
 use crate::{
     file_error::FileError,
-    snapshot::{Form, STATE_PREFIX, Snapshot},
+    snapshot::{Form, Snapshot},
 };
 
 /// Sent instead of a parameter's number: asks for the forms of all states.
@@ -90,9 +90,10 @@ impl AnyOptimizer {
             }
             return out.write_all(&sent);
         }
-        let sink = self.flattened(id)?;
-        let mut tensors = sink.tensors.iter();
-        tensors.try_for_each(|(_, data)| out.write_all(data.as_bytes()))
+        self.read_state(id, |sink| {
+            let mut tensors = sink.tensors.iter();
+            tensors.try_for_each(|(_, data)| out.write_all(data.as_bytes()))
+        })?
     }
 
     /// Ends a save on rank 0, successful or not; the other ranks send their parts to rank 0 until then.
@@ -113,16 +114,17 @@ impl AnyOptimizer {
                 FORMS => drop(self.all_forms(shards)?),
                 place => {
                     let (id, owner) = shards.owners()[place as usize];
-                    let mut own = Vec::new();
-                    if owner == reducer.rank()
-                        && let Ok(Ok(sink)) = catch(|| self.flattened(id))
-                    {
-                        let tensors = sink.tensors.iter();
-                        own = Vec::with_capacity(
-                            tensors.clone().map(|(_, data)| data.bytes().len()).sum(),
-                        );
-                        tensors.for_each(|(_, data)| own.extend(data.as_bytes()));
-                    }
+                    let values = |sink: &StateSink| {
+                        let tensors = sink.tensors.iter().map(|(_, data)| data.as_bytes());
+                        tensors.collect::<Vec<_>>().concat()
+                    };
+                    let own = match owner == reducer.rank() {
+                        true => catch(|| self.read_state(id, values))
+                            .ok()
+                            .and_then(Result::ok),
+                        false => None,
+                    };
+                    let own = own.unwrap_or_default();
                     drop(reducer.broadcast(owner, own).wait()?);
                 }
             }
@@ -142,21 +144,20 @@ impl AnyOptimizer {
     }
 
     fn form(&self, id: ParamId) -> io::Result<Form> {
-        let StateSink { tensors, scalars } = self.flattened(id)?;
-        let scalars: BTreeMap<_, _> = scalars.into_iter().collect();
-        Ok(Form {
-            tensors: tensors.into_iter().map(|(name, _)| name).collect(),
-            scalars: serde_json::to_value(scalars)?,
-        })
+        self.read_state(id, |sink| {
+            let scalars: BTreeMap<_, _> = sink.scalars.iter().cloned().collect();
+            Ok(Form {
+                tensors: sink.tensors.iter().map(|(name, _)| name.clone()).collect(),
+                scalars: serde_json::to_value(scalars)?,
+            })
+        })?
     }
 
-    /// A parameter's state as plain values.
-    fn flattened(&self, id: ParamId) -> io::Result<StateSink> {
-        let mut sink = StateSink::default();
+    /// Reads a parameter's state as plain values.
+    fn read_state<T>(&self, id: ParamId, read: impl FnOnce(&StateSink) -> T) -> io::Result<T> {
         let state = self.states.get(&id);
         let state = state.ok_or_else(|| io::Error::other("the optimizer has lost a state"))?;
-        self.optimizer.state_flatten(STATE_PREFIX, state, &mut sink);
-        Ok(sink)
+        Ok(state.read(&*self.optimizer, read))
     }
 
     /// Restores the state that an optimizer with the same settings has written, whole or sharded.
@@ -166,7 +167,10 @@ impl AnyOptimizer {
         model: &impl Module,
         device: &Device,
     ) -> Result<Self, FileError> {
-        self.states = from.optimizer(model, &*self.optimizer, |id| self.updates(id), device)?;
+        let mut states = HashMap::new();
+        let keep = |id, state| drop(states.insert(id, self.kept(id, state)));
+        from.optimizer(model, &*self.optimizer, |id| self.updates(id), keep, device)?;
+        self.states = states;
         let scaler = self.scaler.restored(from.loss_scale());
         self.scaler = scaler.map_err(|wrong| from.malformed(wrong))?;
         Ok(self)

@@ -85,7 +85,8 @@ pub struct Job<'a> {
     pub count: Count,
     /// Whether the first three steps are [tracked](crate::tracker): their passes are [told](super::Event::Tracked).
     pub track: bool,
-    /// The most bytes of the host's memory in which a plan's tensors may wait: `None` keeps them on the device. For GPUs.
+    /// The most bytes of the host's memory in which a plan's tensors and optimizer state may wait: `None` keeps them on the
+    /// device. For GPUs.
     pub host: Option<Bytes>,
     /// Where the run leaves its record, its history and its snapshots, if anywhere.
     pub run_dir: Option<RunDir>,

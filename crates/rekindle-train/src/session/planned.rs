@@ -40,15 +40,19 @@ impl Planned {
         optimizer: OptimizerCost,
     ) -> Self {
         staged.chain.optimizer = optimizer;
-        // Parts of a batch share their update, and what ranks send each other after it.
+        // Parts of a batch share their update, with moves of state, and what ranks send each other after it.
         let sent = plan.exchange.map(|one| one.taken.parameters_s);
         let sent = sent.unwrap_or_default();
-        let whole_step =
-            |seconds: Seconds| (seconds - sent) * parts as f64 + sent + optimizer.step_s;
+        let whole_step = |seconds: Seconds, once: Seconds| {
+            (seconds - once) * parts as f64 + once + optimizer.step_s
+        };
+        let moved = plan
+            .offload
+            .map_or(Seconds::ZERO, |offload| offload.state_s);
         let of_parts = |bytes: Bytes| Bytes(bytes.0 * parts as u64);
         let summary = PlanSummary {
-            predicted_time: whole_step(plan.predicted_time),
-            plain_time: whole_step(plan.plain_time),
+            predicted_time: whole_step(plan.predicted_time, sent + moved),
+            plain_time: whole_step(plan.plain_time, sent),
             offload: plan.offload.map(|offload| Offload {
                 to_host_bytes: of_parts(offload.to_host_bytes),
                 to_device_bytes: of_parts(offload.to_device_bytes),

@@ -64,10 +64,11 @@ impl Engine {
     /// What a plan that was made before runs, if it is for this step.
     fn order_of<'a>(&self, job: &Job<'_>, file: &'a PlanFile) -> Result<&'a Order, RunError> {
         let order = file.order_of(self.step.fingerprint())?;
-        match order.offloaded.is_empty() || job.host.is_some() {
+        let moves = !order.offloaded.is_empty() || file.plan.state_on_host().is_some();
+        match !moves || job.host.is_some() {
             true => Ok(order),
             false => Err(RunError::Refused(
-                "the plan keeps tensors in host memory: that takes a GPU, and `offload` that is not `never`".into(),
+                "the plan keeps tensors or optimizer state in host memory: that takes a GPU, and `offload` that is not `never`".into(),
             )),
         }
     }

@@ -1,15 +1,18 @@
 //! Snapshots that are damaged, or of any content.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
+use std::collections::HashSet;
+
 use burn::{
     nn::{Linear, LinearConfig},
     optim::GradientsParams,
-    tensor::Tensor,
+    tensor::{Distribution, Tensor},
 };
 use proptest::prelude::*;
 use rekindle::record::Optimizer as _;
 
 use super::*;
+use crate::settings::OptimizerKind;
 use mutated::{edited, edits};
 
 #[path = "../../../rekindle-plan/tests/support/mutated.rs"]
@@ -106,4 +109,66 @@ fn snapshots_with_any_content_and_a_right_checksum_are_read_or_refused() {
         crafted(&path, &[&header[..], b"\n", &values].concat()).unwrap();
         let _ = restored(&path, &model);
     });
+}
+
+/// Trained without a break, with the state on the device, and with a snapshot halfway, from which the run goes on.
+#[test]
+fn a_state_that_waits_on_the_host_changes_no_bit_of_weights_and_snapshots() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("snapshot");
+    let device = Device::flex().autodiff();
+    for (kind, dtype) in [
+        (OptimizerKind::Sgd, Dtype::F32),
+        (OptimizerKind::Adam, Dtype::F32),
+        (OptimizerKind::AdamW, Dtype::Bf16),
+    ] {
+        let settings = TrainSettings {
+            optimizer: kind,
+            momentum: 0.9,
+            dtype,
+            ..TrainSettings::default()
+        };
+        let first: Linear = dtype.cast(LinearConfig::new(7, 5).init(&device));
+        let float = DType::from(dtype.float());
+        let input = Tensor::<2>::random([3, 7], Distribution::Default, (&device, float));
+        let steps = |model: Linear, optimizer: &mut AnyOptimizer, on_host: [&HashSet<_>; 2]| {
+            on_host.into_iter().fold(model, |model, on_host| {
+                optimizer.keep_on_host(on_host.clone());
+                let loss = model.forward(input.clone()).square().mean();
+                let gradients = GradientsParams::from_grads(loss.backward(), &model);
+                optimizer.step(0.1, model, gradients)
+            })
+        };
+        let written = |model: &Linear, optimizer: &AnyOptimizer| {
+            let mut written = Vec::new();
+            put(&mut written, "{}", &Progress::default(), model, optimizer).unwrap();
+            written
+        };
+        let none = HashSet::new();
+        let mut optimizer = AnyOptimizer::new(&settings);
+        let halfway = steps(first.clone(), &mut optimizer, [&none; 2]);
+        let plain_halfway = written(&halfway, &optimizer);
+        let end = steps(halfway, &mut optimizer, [&none; 2]);
+        let plain = written(&end, &optimizer);
+
+        let weight = HashSet::from([first.weight.id]);
+        let both = HashSet::from([first.weight.id, first.bias.as_ref().unwrap().id]);
+        for on_host in [[&weight; 2], [&both; 2], [&none, &both], [&both, &weight]] {
+            let mut optimizer = AnyOptimizer::new(&settings);
+            let halfway = steps(first.clone(), &mut optimizer, on_host);
+            let snapshot = written(&halfway, &optimizer);
+            assert!(snapshot == plain_halfway, "{kind:?}, {on_host:?}");
+            assert_eq!(optimizer.not_finite(), None);
+
+            std::fs::write(&path, snapshot).unwrap();
+            let mut optimizer = AnyOptimizer::new(&settings);
+            optimizer.keep_on_host(on_host[1].clone());
+            let mut snapshot = Snapshot::open(&path).unwrap();
+            let model = snapshot.restore(first.clone()).unwrap();
+            let optimizer = optimizer.restored(&mut snapshot, &model, &device);
+            let mut optimizer = optimizer.unwrap();
+            let end = steps(model, &mut optimizer, on_host);
+            assert!(written(&end, &optimizer) == plain, "{kind:?}, {on_host:?}");
+        }
+    }
 }

@@ -1,13 +1,15 @@
 //! On a GPU a budget bounds what the pools reserve.
 
-use rekindle_plan::{Bytes, Request};
+use rekindle::Dtype;
+use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
     data::{TargetKind, open, settings::Source},
     device::DeviceInfo,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
+    run_dir::RunDir,
     session::{Event, Infeasible, Job, RunError, ScheduleRequest, Tell, run},
-    settings::{OptimizerKind, TrainSettings},
+    settings::{OptimizerKind, TrainSettings, UpdateChoice},
 };
 
 const WIDTH: usize = 256;
@@ -106,7 +108,7 @@ fn train(
         optimizer: OptimizerKind::Sgd,
         momentum: 0.9,
         learning_rate: Some(1e-2),
-        update: rekindle_train::settings::UpdateChoice::After,
+        update: UpdateChoice::After,
         ..TrainSettings::default()
     };
     let request = ScheduleRequest::Plan(Request::within(budget));
@@ -115,4 +117,103 @@ fn train(
         ..Job::new(&model, &*data.train, &settings, request)
     };
     run(&job, device.device, tell).map_err(Box::new)
+}
+
+/// Large parameters and a small batch: within the budget the plain step runs, with most of Adam's state on the host. It is
+/// stopped halfway and resumed.
+#[test]
+#[ignore = "takes minutes on software Vulkan: `.ci/full` runs it"]
+fn the_optimizers_state_waits_on_the_host_for_the_same_weights_in_less_memory() {
+    const WIDTH: usize = 512;
+    const DEPTH: u64 = 6;
+    /// Adam's moments of a layer's weights.
+    const STATE: u64 = 2 * (WIDTH * WIDTH * size_of::<f32>()) as u64;
+    own_process!();
+    let Some(device) = crate::gpu() else {
+        return;
+    };
+    let linear = LayerSpec::Linear {
+        out: WIDTH,
+        bias: true,
+    };
+    let model = ModelSpec {
+        input: SampleShape::float([WIDTH]),
+        layers: vec![linear; DEPTH as usize],
+    };
+    let data = Source::Synthetic {
+        shape: vec![WIDTH],
+        vocab: None,
+        target: TargetKind::Values(WIDTH),
+        samples: 64,
+        seed: 1,
+    };
+    let data = open(&data, 0.0, 1).unwrap();
+    let train = |update, planner, budget: Option<Bytes>, folder: RunDir, last| {
+        let settings = TrainSettings {
+            steps: 4,
+            batch: 16,
+            seed: 1,
+            optimizer: OptimizerKind::Adam,
+            learning_rate: Some(1e-3),
+            update,
+            ..TrainSettings::default()
+        };
+        let mut job = Job::new(
+            &model,
+            &*data.train,
+            &settings,
+            ScheduleRequest::Plan(Request::of(planner, budget)),
+        );
+        job.device = Some(&device);
+        job.host = budget.map(|_| Bytes(1 << 30));
+        job.run_dir = Some(folder);
+        let mut tell = |event: Event<'_>| {
+            if let Event::Stepped { step, stop, .. } = event {
+                *stop = step.step == last;
+            }
+        };
+        run(&job, device.device, &mut tell).unwrap()
+    };
+    let folders = tempfile::tempdir().unwrap();
+    let folder = |name: &str| folders.path().join(name);
+    let weights = |name: &str| std::fs::read(folder(name).join("weights.safetensors")).unwrap();
+    for (update, name) in [
+        (UpdateChoice::After, "after"),
+        (UpdateChoice::InBackward, "in-backward"),
+    ] {
+        let (plain_dir, within_dir) = (format!("{name}-plain"), format!("{name}-within"));
+        let new = |name: &str| RunDir::New(folder(name));
+        let plain = train(update, Planner::None, None, new(&plain_dir), 4);
+        let budget = plain.plan.predicted_peak - Bytes(4 * STATE);
+        // What it has left in the pools is not the next one's.
+        let opened = rekindle_train::device::open(device.device, Dtype::F32);
+        opened.unwrap().meter.trim();
+        let within = |dir, last| train(update, Planner::Auto, Some(budget), dir, last);
+        assert!(within(new(&within_dir), 2).interrupted);
+        let within = within(RunDir::Resume(folder(&within_dir)), 4);
+        assert_eq!(within.resumed_at, Some(2));
+        let offload = within.plan.offload.unwrap();
+        println!(
+            "{name}: {} in use instead of {}, predicted {}; {} reserved, budget {budget}; {} of state on the host, {} of {}",
+            within.measured.in_use,
+            plain.measured.in_use,
+            within.plan.predicted_in_use,
+            within.measured.peak,
+            offload.state_bytes,
+            offload.state_s,
+            within.plan.predicted_time,
+        );
+        assert!(
+            offload.state_bytes.0 >= 4 * STATE,
+            "{}",
+            offload.state_bytes
+        );
+        assert!(within.measured.peak <= budget);
+        let less = plain.measured.in_use - within.measured.in_use;
+        // Trying the optimizer before the first step takes one state.
+        assert!(less >= offload.state_bytes - Bytes(STATE), "{less}");
+        assert!(within.measured.in_use <= within.plan.predicted_in_use);
+        assert_eq!(within.last_loss.to_bits(), plain.last_loss.to_bits());
+        assert!(weights(&within_dir) == weights(&plain_dir), "{name}");
+    }
 }

@@ -175,7 +175,8 @@ where
     }
 
     /// Allows plans to offload tensors to host memory between forward and backward pass, over a link measured by
-    /// [`measured_link`](super::measured_link), if that is faster than recomputing them or nothing else fits. The host
+    /// [`measured_link`](super::measured_link), if that is faster than recomputing them or nothing else fits; and between
+    /// updates the state of an optimizer that [can move it](Optimizer::movable_tensors). The host
     /// copies do not count towards the budget, which bounds the device; [`Link::host_bytes`] bounds them.
     #[must_use]
     pub fn with_link(mut self, link: Option<Link>) -> Self {

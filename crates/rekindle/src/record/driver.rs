@@ -121,6 +121,13 @@ where
         self.planning.optimizer(&state.plans[0].measured.recording)
     }
 
+    /// What the update of one parameter takes at most besides gradient and state; with the state where that comes from the host.
+    pub fn largest_update(&self) -> Bytes {
+        let state = self.state.borrow();
+        let recording = &state.plans[0].measured.recording;
+        self.planning.updates().most_temporary(recording)
+    }
+
     /// Makes room in a GPU's pools for bytes that the program is about to allocate outside the step, such as a batch:
     /// pools that might exceed the budget are trimmed. No effect without a budget or without pools.
     pub fn make_room(&self, bytes: Bytes) {

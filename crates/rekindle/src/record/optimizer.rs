@@ -37,6 +37,15 @@ pub trait Optimizer: 'static {
         false
     }
 
+    /// The number of tensors in a parameter's state, if the optimizer can keep each parameter's in host memory between its
+    /// updates. Then a plan over a [link](super::Recorded::with_link) may count on that: of those in
+    /// [`Step::state_on_host`](super::Step::state_on_host) it brings the state to the device for the update alone.
+    ///
+    /// The default is 0: it cannot. burn's [`ModuleOptimizer`] gives no access to single states.
+    fn movable_tensors(&self) -> usize {
+        0
+    }
+
     /// The assignment of parameters to ranks, if ranks divide the updates: a step then makes only this rank's updates,
     /// and receives the others by [`Shards::share`].
     #[doc(hidden)]
@@ -113,6 +122,8 @@ pub(super) fn measured<M: Module, O: Optimizer>(
         keeps_storage: each.keeps_storage,
         node_bytes: each.node_bytes.get(),
         shards: optimizer.shards().cloned(),
+        tensors: optimizer.movable_tensors(),
+        on_host: None,
     }
 }
 

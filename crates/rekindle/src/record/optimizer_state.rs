@@ -1,5 +1,9 @@
-//! How several ranks keep the optimizer's state: every rank all of it, or each rank its part.
+//! How several ranks keep the optimizer's state: every rank all of it, or each rank its part. And what of it waits in host
+//! memory between updates.
 
+use std::collections::HashMap;
+
+use burn::module::ParamId;
 use rekindle_plan::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +44,17 @@ pub enum OptimizerState {
     Whole,
     /// Each rank that of its share of the parameters.
     Sharded,
+}
+
+/// The optimizer's state that is in host memory between updates: each parameter's comes to the device directly before its
+/// update, and goes back after it.
+#[derive(Default, PartialEq)]
+pub(super) struct OnHost {
+    /// What moving each parameter's adds to a step, there and back.
+    pub(super) parameters: HashMap<ParamId, Seconds>,
+    /// Of all of them together, as `seconds` are.
+    pub(super) bytes: Bytes,
+    pub(super) seconds: Seconds,
 }
 
 /// Who keeps the optimizer's state of several ranks, and what either way takes of this one.

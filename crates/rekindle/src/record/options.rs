@@ -12,7 +12,7 @@ use super::{
     RecordError,
     buckets::staging,
     comparison::Comparison,
-    optimizer_state::{OptimizerState, ShardedBecause, StateChoice},
+    optimizer_state::{OnHost, OptimizerState, ShardedBecause, StateChoice},
     recording::Recording,
     room::Room,
     update::{InBackwardBecause, Update, Updates},
@@ -105,12 +105,14 @@ impl Default for Options {
 }
 
 /// The way in which a step is planned, and why it is not an earlier one.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Way {
     /// When parameters are updated.
     pub(super) update: Update,
     /// Who keeps the optimizer's state, if ranks share the step.
     pub(super) state: OptimizerState,
+    /// What of it is in host memory between updates.
+    pub(super) on_host: Option<Arc<OnHost>>,
     pub(super) in_backward_because: Option<InBackwardBecause>,
     pub(super) sharded_because: Option<ShardedBecause>,
 }
@@ -150,8 +152,8 @@ pub(super) struct Planning {
 pub(super) struct Now {
     /// What an earlier plan expects to be in use besides the step, what is held later included.
     pub(super) expected: Option<Bytes>,
-    /// Whether steps have run, so that the optimizer's state is in use.
-    pub(super) updated: bool,
+    /// If steps have run, so that the optimizer's state is in use: the bytes of it that are on the host.
+    pub(super) updated: Option<Bytes>,
     /// Whether the batch is not allocated.
     pub(super) without_batch: bool,
 }
@@ -181,6 +183,7 @@ impl Planning {
     pub(super) fn updates(&self) -> UpdateCosts {
         let Way { update, state, .. } = self.way;
         let mut updates = self.either[update as usize].clone();
+        updates.on_host.clone_from(&self.way.on_host);
         if let Some(shards) = &self.shards {
             updates.shards = (state == OptimizerState::Sharded).then(|| shards.clone());
         }
@@ -201,6 +204,12 @@ impl Planning {
     /// The cost of all updates of a step together, with the state that none has yet.
     pub(super) fn optimizer(&self, recording: &Recording) -> OptimizerCost {
         self.updates().together(self.way.update, recording)
+    }
+
+    /// Bytes of the optimizer's state on the host.
+    pub(super) fn state_on_host(&self) -> Bytes {
+        let on_host = self.way.on_host.as_ref();
+        on_host.map_or(Bytes::ZERO, |on_host| on_host.bytes)
     }
 
     /// What burn's autodiff takes in a plain step.

@@ -35,8 +35,8 @@ pub struct PlanSummary {
     /// actions on a GPU.
     #[serde(rename = "predicted_in_use_bytes")]
     pub predicted_in_use: Bytes,
-    /// Time of the step, the exchange included, also its part after the update. Of a recorded step, the optimizer's update
-    /// is included only if it is part of the backward pass; of a training's step it always is, and so are all parts of
+    /// Time of the step, the exchange included, also its part after the update, and moves of the optimizer's state. Of a recorded
+    /// step, the update itself is included only if it is part of the backward pass; of a training's step it always is, and so are all parts of
     /// the batch.
     #[serde(rename = "predicted_step_s")]
     pub predicted_time: Seconds,
@@ -106,6 +106,12 @@ pub struct Offload {
     pub to_device_bytes: Bytes,
     /// What the copies take of the step's time: nothing is computed meanwhile.
     pub transfer_s: Seconds,
+    /// Bytes of the optimizer's state that are on the host between updates, besides those tensors.
+    #[serde(rename = "optimizer_state_bytes")]
+    pub state_bytes: Bytes,
+    /// What moving them to the device and back adds to each step.
+    #[serde(rename = "optimizer_state_s")]
+    pub state_s: Seconds,
     /// The link, as it was measured.
     pub link: Link,
 }
@@ -150,6 +156,8 @@ impl PlanSummary {
                 to_host_bytes: run.offloaded,
                 to_device_bytes: run.fetched,
                 transfer_s: run.transfer_time,
+                state_bytes: Bytes::ZERO,
+                state_s: Seconds::ZERO,
                 link,
             }),
             exchange: None,
@@ -189,6 +197,13 @@ impl PlanSummary {
         self.offload.as_ref().filter(|offload| offload.tensors > 0)
     }
 
+    /// Offloading, if optimizer state is on the host between updates.
+    #[must_use]
+    pub fn state_on_host(&self) -> Option<&Offload> {
+        let offload = self.offload.as_ref();
+        offload.filter(|offload| offload.state_bytes > Bytes::ZERO)
+    }
+
     /// The step's time as a multiple of the plain step's.
     #[must_use]
     pub fn slowdown(&self) -> f64 {
@@ -214,6 +229,9 @@ impl fmt::Display for PlanSummary {
         if let Some(moves) = self.moves() {
             let (tensors, bytes) = (moves.tensors, moves.host_peak_bytes);
             write!(f, ", {tensors} tensors wait on the host ({bytes})")?;
+        }
+        if let Some(state) = self.state_on_host() {
+            write!(f, ", {} of optimizer state on the host", state.state_bytes)?;
         }
         match self.comparison_time {
             Seconds(0.0) => Ok(()),

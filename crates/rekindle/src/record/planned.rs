@@ -10,7 +10,7 @@ use std::{
 use burn::tensor::DispatchTensor;
 use rekindle_plan::{
     Bytes, Seconds,
-    graph::{Graph, GraphPlan, PlanError, Span, SpanPass, Stages, Timetable, simulate},
+    graph::{Graph, GraphPlan, Link, PlanError, Span, SpanPass, Stages, Timetable, simulate},
 };
 
 use super::{
@@ -163,7 +163,7 @@ impl<A> PlannedRecording<A> {
     /// The plan in numbers, with what ranks that share the step send each other.
     pub(super) fn in_numbers(&self, planning: &Planning, ranks: Option<&StepRanks>) -> PlanSummary {
         let recording = &self.measured.recording;
-        let way = planning.way;
+        let way = &planning.way;
         let exchange = |shards: Option<&Shards>| {
             let sent = recording.trained().filter(|_| shards.is_some());
             let sent: Vec<Bytes> = sent.map(|(_, bytes)| bytes).collect();
@@ -176,6 +176,7 @@ impl<A> PlannedRecording<A> {
         let state_bytes = |shards: Option<&Shards>| {
             let updates = UpdateCosts {
                 shards: shards.cloned(),
+                on_host: None,
                 ..updates.clone()
             };
             updates.together(way.update, recording).state_bytes
@@ -277,11 +278,15 @@ pub(super) fn planned<A>(
         };
         // A part of what comes later may be in use now.
         let expected = now.expected.unwrap_or(Bytes::MAX).max(before);
-        let base = (before + planning.options.later).min(expected) + batch;
+        let on_host = planning.state_on_host();
+        let there = now
+            .updated
+            .map_or([Bytes::ZERO; 2], |there| [there, on_host]);
+        let base = (before + planning.options.later).min(expected) + there[0] - there[1] + batch;
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
-        let state = match (now.updated, planning.updates().keeps_storage) {
+        let state = match (now.updated.is_some(), planning.updates().keeps_storage) {
             (true, _) => Bytes::ZERO,
             (false, false) => optimizer.state_bytes,
             (false, true) => optimizer.state_bytes + measured.recording.beside_gradients(&graph),
@@ -291,9 +296,9 @@ pub(super) fn planned<A>(
             Update::After => measured.recording.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
         };
-        let after = (gradients + optimizer.temp_bytes).max(planning.options.program.between);
+        let at_update = |temp_bytes| (gradients + temp_bytes).max(planning.options.program.between);
+        let after = at_update(optimizer.temp_bytes);
         let between = base + beside + state;
-        let updating = between + after;
         // A step that is compared with its recording is so before it runs.
         let apart = between + after.max(measured.comparison_bytes);
         // In the last round, or if nothing can fit, the plan with the smallest peak.
@@ -302,9 +307,27 @@ pub(super) fn planned<A>(
             false => Bytes::ZERO,
         });
         let (elsewhere, link) = (planning.options.program.elsewhere, planning.options.link);
-        let plan = planning.wanted.plan(&graph, within, elsewhere, link);
+        let room = link.map(|link| Link {
+            host_bytes: link.host_bytes - on_host,
+            ..link
+        });
+        let plan = planning.wanted.plan(&graph, within, elsewhere, room);
         let (mut plan, fits) = fitting(plan, apart, within)?;
-        let simulated = simulate(&graph, &plain);
+        // The plain step keeps all state on the device.
+        let mut whole = Cow::Borrowed(&graph);
+        let mut temp_bytes = optimizer.temp_bytes;
+        if planning.way.on_host.is_some() {
+            let mut costs = measured.costs.clone();
+            costs.updates.on_host = None;
+            let together = costs
+                .updates
+                .together(planning.way.update, &measured.recording);
+            temp_bytes = together.temp_bytes;
+            whole = Cow::Owned(costs.graph(&measured.recording, graph.fixed_bytes + on_host));
+        }
+        let simulated = simulate(&whole, &plain);
+        drop(whole);
+        let updating = between + on_host + at_update(temp_bytes);
         // Another program makes and frees tensors at other times.
         let own = measured.own_bytes(&plan.program);
         for bytes in [&mut graph.fixed_bytes, &mut plan.simulated.peak] {
@@ -315,6 +338,13 @@ pub(super) fn planned<A>(
         let mut numbers =
             PlanSummary::new(&plan, &simulated, &graph, planning.budget, beside_run, link);
         drop(simulated);
+        if let (Some(offload), Some(state)) = (&mut numbers.offload, &planning.way.on_host) {
+            offload.state_bytes = state.bytes;
+            offload.state_s = state.seconds;
+            if planning.way.update == Update::After {
+                numbers.predicted_time += state.seconds;
+            }
+        }
         // Its actions are not kept: what the plan takes is read below.
         drop(plan.schedule);
         let (program, offloaded) = (plan.program, plan.offloaded);

@@ -3,9 +3,9 @@
 mod cache;
 mod run;
 
-use std::{cell::RefCell, marker::PhantomData, rc::Rc};
+use std::{cell::RefCell, collections::HashSet, marker::PhantomData, rc::Rc};
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use rekindle_plan::{Bytes, Planner};
 
 use super::{
@@ -110,6 +110,15 @@ where
         if let Some(ranks) = &mut self.ranks {
             ranks.share = share;
         }
+    }
+
+    /// The parameters whose optimizer state is to be in host memory between updates, from now until the next plan, by an
+    /// optimizer that [can do that](super::Optimizer::movable_tensors).
+    pub fn state_on_host(&self) -> HashSet<ParamId> {
+        let on_host = self.planning.way.on_host.iter();
+        on_host
+            .flat_map(|one| one.parameters.keys().copied())
+            .collect()
     }
 
     /// The plan of the last step, or of the first if none ran.

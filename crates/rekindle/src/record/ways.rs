@@ -1,19 +1,29 @@
 //! The ways in which a step is planned, and the one rule by which one is chosen.
 //!
 //! Ways are tried in order, until every rank has a plan in the same one: a whole optimizer's state first, with updates after
-//! the step, then in the backward pass, each if it is allowed; then a sharded state, likewise. Whether tensors go to the host is
-//! up to each plan, if there is a link.
+//! the step, then in the backward pass, each if it is allowed; then a sharded state, likewise.
+//!
+//! If there is a link, it is up to each rank's plan what goes to the host: tensors of the step, as a planner decides, and the
+//! optimizer's state between updates. With a state of S bytes on the host, the step has S bytes more for everything
+//! else, and takes m(S) longer. No plan with it is faster than P + m(S), where P is the plain step's time. So the state
+//! stays on the device unless a plan with it there takes longer, or does not fit; then plans are made with
+//!
+//! 1. S = L, what the plain step lacks of the budget: that plan is the plain step, at P + m(L), if there is so much state;
+//! 2. while nothing fits: L and the largest state, which is on the device for its update; then all state;
+//! 3. S = L/2 and L/4, until that is no longer faster: recomputing the cheapest tensors may take less time than moving bytes;
+//!
+//! and the fastest of all is taken.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Planner};
 
 use super::{
     RecordError,
     agreement::first_short,
     measured::MeasuredRecording,
-    optimizer_state::{OptimizerState, ShardedBecause, StateChoice},
-    options::{Now, Planning, Way},
+    optimizer_state::{OnHost, OptimizerState, ShardedBecause, StateChoice},
+    options::{Now, Planning, Way, without_reserve},
     planned::{PlannedRecording, planned},
     ranks::StepRanks,
     update::{InBackwardBecause, Update, Updates},
@@ -35,7 +45,7 @@ impl Planning {
     /// The updates and the states that are tried: each update with the first of the states, then with the next.
     fn ways(&self, how: How) -> (Updates, Vec<OptimizerState>) {
         let within_a_budget = self.budget.is_some();
-        let (allowed, way) = (self.options.updates, self.way);
+        let (allowed, way) = (self.options.updates, &self.way);
         let states = match self.options.program.state {
             _ if how == How::InRun => {
                 let stays = way.state == OptimizerState::Sharded || !within_a_budget;
@@ -76,8 +86,7 @@ pub(super) fn planned_in<A>(
             way,
             ..planning.clone()
         };
-        measured.update_as(&planning);
-        planned(&planning, now, measured.clone()).map(|plan| (planning, plan))
+        made_fastest(&planning, now, measured)
     };
     let (mut least, mut at) = (Bytes::MAX, None);
     let mut way = Way::default();
@@ -89,7 +98,7 @@ pub(super) fn planned_in<A>(
     let mut all = states.iter().flat_map(with_each).peekable();
     while let Some((update, state)) = all.next() {
         (way.update, way.state) = (update, state);
-        let own = match made(way) {
+        let own = match made(way.clone()) {
             Err(RecordError::Infeasible {
                 smallest, floor, ..
             }) => {
@@ -131,6 +140,7 @@ pub(super) fn planned_in<A>(
             way.in_backward_because = None;
         }
         if budget == planning.budget {
+            way.on_host = own.way.on_host;
             return Ok((Planning { way, ..own }, plan));
         }
         let floor = "before the first step, while it is recorded and measured";
@@ -144,6 +154,87 @@ pub(super) fn planned_in<A>(
         smallest: least.max(until_now),
         floor: at,
     })
+}
+
+/// A plan, with what it is made for.
+type Made<A> = Result<(Planning, PlannedRecording<A>), RecordError>;
+
+/// A plan with this part of the optimizer's state on the host. One plan at a time: it holds what the next is made from.
+fn made<A>(
+    planning: &Planning,
+    on_host: Option<Arc<OnHost>>,
+    now: Now,
+    measured: &mut Rc<MeasuredRecording<A>>,
+) -> Made<A> {
+    let mut planning = planning.clone();
+    planning.way.on_host = on_host;
+    measured.update_as(&planning);
+    planned(&planning, now, measured.clone()).map(|plan| (planning, plan))
+}
+
+/// The fastest plan of one way, with the optimizer's state on the device or partly on the host.
+fn made_fastest<A>(
+    planning: &Planning,
+    now: Now,
+    measured: &mut Rc<MeasuredRecording<A>>,
+) -> Made<A> {
+    let mut last = made(planning, None, now, measured);
+    let updates = planning.updates();
+    let (budget, link) = (planning.budget, planning.options.link);
+    // On the CPU the budget bounds the host's memory.
+    let movable = updates.tensors > 0 && !planning.on_host;
+    let (Some(budget), Some(link), true) = (budget, link, movable) else {
+        return last;
+    };
+    let time = |own: &Made<A>| match own {
+        Ok((_, plan)) => Ok(Some(plan.numbers.predicted_time)),
+        Err(RecordError::Infeasible { .. }) => Ok(None),
+        Err(error) => Err(error.clone()),
+    };
+    let (mut best, mut best_on_host, mut last_on_host) = (time(&last)?, None, None);
+    let of_plain = |(_, plan): &(_, PlannedRecording<A>)| {
+        let numbers = &plan.numbers;
+        (numbers.plain_peak, numbers.plain_time)
+    };
+    let (plain_peak, plain_time) = match &last {
+        Ok(plan) => of_plain(plan),
+        Err(_) => {
+            let unbounded = planning.with_budget(None, Planner::None.into());
+            of_plain(&made(&unbounded, None, now, measured)?)
+        }
+    };
+    let lacking = plain_peak - without_reserve(budget, planning.wanted.reserve());
+    let [half, quarter] = [2, 4].map(|parts| Bytes(lacking.0 / parts));
+    let largest = updates.on_host(Bytes(1), &link, &measured.recording);
+    let more = lacking + largest.map_or(Bytes::ZERO, |one| one.bytes);
+    for bytes in [lacking, more, Bytes::MAX, half, quarter] {
+        // More than is lacking where nothing fits, and less where something does.
+        if bytes != lacking && best.is_some() == (bytes > lacking) {
+            continue;
+        }
+        let on_host = updates.on_host(bytes, &link, &measured.recording);
+        let may = |one: &OnHost| best.is_none_or(|best| plain_time + one.seconds < best);
+        let Some(on_host) = on_host.filter(may).map(Arc::new) else {
+            continue;
+        };
+        if last_on_host.as_ref() == Some(&on_host) {
+            continue;
+        }
+        drop(last);
+        last = made(planning, Some(on_host.clone()), now, measured);
+        last_on_host = Some(on_host);
+        let own = time(&last)?;
+        if own.is_some_and(|own| best.is_none_or(|best| own < best)) {
+            (best, best_on_host) = (own, last_on_host.clone());
+        } else if best_on_host.is_some() {
+            break;
+        }
+    }
+    if best.is_none() || best_on_host == last_on_host {
+        return last;
+    }
+    drop(last);
+    made(planning, best_on_host, now, measured)
 }
 
 impl<A> MeasuredRecording<A> {

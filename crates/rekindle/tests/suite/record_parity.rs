@@ -4,6 +4,7 @@
 mod levers;
 pub mod models;
 mod random;
+mod state_on_host;
 
 use burn::{
     grad_clipping::GradientClipping,

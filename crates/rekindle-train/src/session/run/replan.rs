@@ -195,7 +195,7 @@ impl Session<'_> {
         self.model = snapshot.restore(self.take_model())?;
         // Reading creates separate tensors for tied weights.
         tie(&mut self.model);
-        let optimizer = AnyOptimizer::new(self.job.settings);
+        let optimizer = self.engine.optimizer(self.job.settings);
         self.optimizer = optimizer.restored(&mut snapshot, &self.model, &self.device)?;
         self.progress = snapshot.progress().clone();
         let to = self.progress.steps;

@@ -13,7 +13,6 @@ use crate::{
     file_error::FileError,
     fingerprint::fingerprint,
     model::stage::tie,
-    optimizer::AnyOptimizer,
     record::StepRecord,
     run_dir::{RunDir, RunFiles, WEIGHTS},
     snapshot::Snapshot,
@@ -112,7 +111,7 @@ impl<'a> Session<'a> {
         } = built;
         // Only now, because the plan counts the optimizer's state separately from the bytes in use during measuring.
         let resumed_at = opened_again.is_some().then_some(progress.steps);
-        let optimizer = AnyOptimizer::new(settings).sharded(engine.step.shards());
+        let optimizer = engine.optimizer(settings);
         let optimizer = match opened_again {
             Some(open) => {
                 open().and_then(|mut snapshot| optimizer.restored(&mut snapshot, &model, &device))

@@ -51,6 +51,9 @@ impl Session<'_> {
         parts: impl ExactSizeIterator<Item = Result<Batch, RunError>>,
     ) -> Result<(StepRecord, Parts), RunError> {
         let started = Instant::now();
+        // Another plan may have been made.
+        let optimizer = &mut self.optimizer;
+        optimizer.keep_on_host(self.engine.step.state_on_host());
         let before = self.statistics.before(&self.model);
         let rate = self.job.settings.rate_at(self.progress.steps);
         let begun = self.check_first_step();
@@ -237,6 +240,7 @@ impl Session<'_> {
             _ => largest.update,
         };
         let step = &self.engine.step;
+        let needed = needed.max(step.largest_update());
         let make_room = || step.make_room(needed);
         let optimizer = &mut self.optimizer;
         let model = optimizer.step_by_layer(rate, model, gradients, squares, make_room);

@@ -322,7 +322,7 @@ impl Costs {
             operations.push(Operation {
                 inputs: parameter.gradient.map(id).into_iter().collect(),
                 outputs: vec![made],
-                seconds: step_s,
+                seconds: step_s + self.updates.moves_s(parameter.id).unwrap_or_default(),
                 temp_bytes,
                 repeatable: false,
                 backward: true,

@@ -61,7 +61,7 @@ where
     ) -> Result<(), RecordError> {
         let state = self.state.get_mut();
         let now = Now {
-            updated: state.steps > 0,
+            updated: (state.steps > 0).then(|| self.planning.state_on_host()),
             without_batch,
             expected: None,
         };
@@ -117,7 +117,7 @@ where
         let first = &state.plans[0];
         let expected = first.base + first.optimizer_state;
         let now = Now {
-            updated,
+            updated: updated.then(|| self.planning.state_on_host()),
             expected: updated.then_some(expected),
             without_batch: false,
         };
