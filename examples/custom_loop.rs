@@ -7,7 +7,7 @@ use burn::{
     grad_clipping::GradientClippingConfig,
     lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig,
     nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, loss::CrossEntropyLossConfig},
-    optim::{AdamConfig, GradientsAccumulator},
+    optim::AdamConfig,
     prelude::*,
     tensor::activation::gelu,
 };
@@ -21,9 +21,9 @@ const WIDTH: usize = 64;
 const DEPTH: usize = 12;
 const BATCH: usize = 16;
 const LENGTH: usize = 64;
-const STEPS: usize = 24;
-/// Batches whose gradients are added up for one update.
-const ACCUMULATE: usize = 2;
+const STEPS: usize = 12;
+/// Parts of a batch, whose gradients are added up for one update.
+const PARTS: usize = 2;
 
 #[derive(Module, Debug)]
 struct Model {
@@ -68,29 +68,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut model = Model::new(&device);
     let clipping = Some(GradientClippingConfig::Norm(1.0));
     let mut optimizer = AdamConfig::new().with_grad_clipping(clipping).init();
-    let mut rate = CosineAnnealingLrSchedulerConfig::new(3e-3, STEPS / ACCUMULATE).init()?;
-    let mut sum = GradientsAccumulator::new();
-    // The sum of the gradients stays while the next batch runs: it counts too.
-    let held = Bytes(model.num_params() as u64 * 4);
+    let mut rate = CosineAnnealingLrSchedulerConfig::new(3e-3, STEPS).init()?;
     let step = rekindle::record(&model, &batch(0, &device), loss)?
         .with_optimizer(&optimizer)
-        .with_held(held)
+        .with_parts(PARTS)
         .within("60%")?;
-    for place in 0..STEPS {
-        let output = step.run(&model, batch(place, &device))?;
-        sum.accumulate(&model, output.gradients);
-        if (place + 1) % ACCUMULATE == 0 {
-            model = optimizer.step(rate.step(), model, sum.grads());
-            let update = Bytes(rekindle_alloc::peak() as u64);
-            let peak = update.max(output.memory.peak_in_use_bytes);
-            println!("loss {:.4}, peak {peak}", output.loss.into_scalar::<f32>());
-            assert!(Some(peak) <= step.plan().budget);
-        }
+    for number in 0..STEPS {
+        let parts = (0..PARTS).map(|part| batch(number * PARTS + part, &device));
+        let output = step.run_parts(&model, parts)?;
+        model = optimizer.step(rate.step(), model, output.gradients);
+        let update = Bytes(rekindle_alloc::peak() as u64);
+        let peak = update.max(output.memory.peak_in_use_bytes);
+        println!("loss {:.4}, peak {peak}", output.loss.into_scalar::<f32>());
+        assert!(Some(peak) <= step.plan().budget);
     }
     println!("{}", step.plan());
 
     // Validation and snapshots see an ordinary burn module.
-    let value = loss(&model.valid(), batch(STEPS, &Device::flex()));
+    let value = loss(&model.valid(), batch(STEPS * PARTS, &Device::flex()));
     println!("validation loss {:.4}", value.into_scalar::<f32>());
     let file = std::env::temp_dir().join(format!("custom-loop-{}", std::process::id()));
     model.save_file(&file)?;

@@ -20,11 +20,11 @@ use rekindle::{
 /// A batch, or a part of one, as input of a step; last is the scale of its loss, if any.
 pub(super) type StepBatch = (Value, TargetTensor, Option<Tensor<1>>);
 
-/// The loss of a part of a batch, and the number of correct predictions.
-type LossOfPart = Box<dyn Fn(&Sequential<Stage>, StepBatch) -> (Tensor<1>, Correct)>;
+/// The loss of a batch, or of a part of one, and the number of correct predictions.
+pub(super) type Loss = fn(&Sequential<Stage>, StepBatch) -> (Tensor<1>, Correct);
 
 /// A recorded step of a model that is built from a description.
-pub(super) type RecordedStep = Step<Sequential<Stage>, StepBatch, (Tensor<1>, Correct), LossOfPart>;
+pub(super) type RecordedStep = Step<Sequential<Stage>, StepBatch, (Tensor<1>, Correct), Loss>;
 
 /// Moves a batch [to the device](to_device), as the input of a step.
 pub(crate) fn step_batch(
@@ -66,19 +66,16 @@ pub(crate) fn to_device(batch: Batch, dtype: Dtype, device: &Device) -> (Value, 
 /// What a part of a batch gives. Its loss is scaled, as its gradients are.
 pub(super) type PartOutput = Output<Correct>;
 
-/// Forward and scaled loss of one of `parts` equal parts of a batch. The losses of the parts sum to the mean loss of the whole
-/// batch.
-pub(super) fn loss_of_part(parts: usize) -> LossOfPart {
-    Box::new(move |model, (input, targets, scale)| {
-        let (mut loss, correct) = targets.compared(model.forward(input));
-        if parts != 1 {
-            loss = loss / parts as f64;
-        }
-        if let Some(scale) = scale {
-            loss = loss * scale;
-        }
-        (loss, correct)
-    })
+/// Forward and scaled loss.
+pub(super) fn scaled_loss(
+    model: &Sequential<Stage>,
+    (input, targets, scale): StepBatch,
+) -> (Tensor<1>, Correct) {
+    let (mut loss, correct) = targets.compared(model.forward(input));
+    if let Some(scale) = scale {
+        loss = loss * scale;
+    }
+    (loss, correct)
 }
 
 /// A measured training step: it can be planned any number of times, and runs by its last plan.

@@ -5,7 +5,7 @@ use rekindle_plan::{Bytes, OptimizerCost, Seconds};
 
 use super::{
     chunks::check_loss_chunks,
-    engine::loss_of_part,
+    engine::scaled_loss,
     loss::TargetTensor,
     loss_scale::LossScale,
     session::RunError,
@@ -83,7 +83,6 @@ impl Estimated<'_> {
         check_update(settings)?;
         check_loss_chunks(settings, model, target)?;
         let blueprint = model.blueprint()?;
-        let accumulated = settings.accumulated_bytes(blueprint.shape.param_count());
         let of_stages = Bytes(STAGE_BYTES * blueprint.shape.stages.len() as u64);
         let batch = settings.micro_batch();
         let make = |device: &Device| {
@@ -110,13 +109,13 @@ impl Estimated<'_> {
             between: &|parameters, largest| {
                 snapshot::taken_bytes(settings, parameters, largest, on_host, ranks > 1)
             },
-            held: accumulated + counted(of_stages + next + of_process),
+            held: counted(of_stages + next + of_process),
+            parts: settings.parts(),
             begins: process
                 .filter(|_| on_host)
                 .map(|_| settings.eval_split > 0.0),
         };
-        let loss = loss_of_part(settings.parts());
-        Ok(record::estimate(assumed, make, loss)?)
+        Ok(record::estimate(assumed, make, scaled_loss)?)
     }
 }
 

@@ -8,7 +8,7 @@ use rekindle_plan::{Action, Bytes, Stage};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{session::Planned, settings::TrainSettings};
+use crate::session::Planned;
 pub use parts::parts;
 use rekindle::record::Estimate;
 pub use schedule_kind::{ScheduleKind, spread};
@@ -37,8 +37,8 @@ pub struct Breakdown {
 impl Breakdown {
     /// The peak of a plan for an estimated step.
     #[must_use]
-    pub fn new(estimate: &Estimate, settings: &TrainSettings, planned: &Planned) -> Self {
-        let summed_bytes = settings.accumulated_bytes(estimate.trainable);
+    pub fn new(estimate: &Estimate, planned: &Planned) -> Self {
+        let summed_bytes = estimate.between_parts_bytes;
         let (action, parts) = planned.at_peak();
         let (parameters, data) = (estimate.gradient_bytes, estimate.input_bytes);
         let state = estimate.state_bytes;

@@ -262,15 +262,6 @@ impl TrainSettings {
         Bytes(numbers.saturating_mul(Dtype::F32.bytes()))
     }
 
-    /// Bytes of the `f32` sum of gradients that is kept while a batch runs in parts.
-    #[must_use]
-    pub fn accumulated_bytes(&self, param_count: u64) -> Bytes {
-        match self.parts() {
-            1 => Bytes::ZERO,
-            _ => Bytes(param_count.saturating_mul(Dtype::F32.bytes())),
-        }
-    }
-
     /// Parts that a batch is run in; 1 as long as their number is not [found](crate::fit::parts).
     #[must_use]
     pub fn parts(&self) -> usize {

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    engine::{Engine, StepBatch, loss_of_part, step_batch},
+    engine::{Engine, StepBatch, scaled_loss, step_batch},
     finite,
     optimizer::AnyOptimizer,
     session::{Job, Planned, RunError, ScheduleRequest, built::Built},
@@ -150,7 +150,7 @@ impl Trial<'_> {
         seed: StepSeed,
     ) -> (Tensor<1>, GradientsParams) {
         self.device.seed(seed.segment(0));
-        let (loss, _) = loss_of_part(self.job.settings.parts())(model, batch);
+        let (loss, _) = scaled_loss(model, batch);
         let gradients = GradientsParams::from_grads(loss.backward(), model);
         (loss.inner(), gradients)
     }

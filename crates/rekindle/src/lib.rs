@@ -5,6 +5,7 @@
 //! | module | what it owns |
 //! |---|---|
 //! | [`record`](mod@record) | any training step: recorded, planned, run within a budget |
+//! | [`accumulate`] | parts of a batch, and the mean of their losses and gradients |
 //! | [`reduce`] | sums over ranks: one training step on many devices |
 //! | `mpi` | ranks started by `mpirun` (feature `mpi`) |
 //! | `learner` | recorded steps in burn-train's learner (feature `learner`) |
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod accumulate;
 pub mod checkpoint;
 pub mod cross_entropy;
 #[cfg(feature = "cubecl")]

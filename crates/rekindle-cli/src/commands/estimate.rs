@@ -153,7 +153,7 @@ impl Estimate {
         let column = |plan: &Planned, fits| Column {
             plan: plan.summary.clone(),
             fits,
-            peak: Breakdown::new(&known, &config.training, plan),
+            peak: Breakdown::new(&known, plan),
         };
         let plain = step.plan(&Request::of(Planner::None, None))?;
         let plain_fits = match most {

@@ -8,7 +8,7 @@ use super::{Event, Job, RunError, Tell, from_shapes::estimated};
 use crate::{
     chunks::check_loss_chunks,
     data::{Shuffled, ahead::held_bytes, in_order},
-    engine::{Engine, StepBatch, loss_of_part, step_batch, to_device},
+    engine::{Engine, Loss, StepBatch, scaled_loss, step_batch, to_device},
     loss_scale::LossScaler,
     model::{shape::ModelShape, stage::Stage},
     optimizer::AnyOptimizer,
@@ -75,9 +75,7 @@ impl Built {
         let settings = job.settings;
         self.evaluate_last(job, device);
         let batch = self.first_part(job, device);
-        let loss = loss_of_part(settings.parts());
-        // The indices of a step's samples, and the sum of gradients of earlier parts, which is kept while the next part
-        // runs.
+        // The indices of a step's samples.
         let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
         // The next batch is built while a step runs; on a device of its own memory the host's is not counted.
         let next = match meter.read().reserved_bytes {
@@ -88,9 +86,8 @@ impl Built {
             ),
             Some(_) => Bytes::ZERO,
         };
-        let accumulated = settings.accumulated_bytes(self.shape.param_count());
         let optimizer = AnyOptimizer::new(settings);
-        let recorded = record(&self.model, &batch, loss).and_then(|recorded| {
+        let recorded = record(&self.model, &batch, scaled_loss as Loss).and_then(|recorded| {
             let largest = recorded.largest_tensor();
             let link = job.host.map(|bytes| measured_link(device, bytes, largest));
             Ok((recorded, link.transpose()?))
@@ -106,7 +103,8 @@ impl Built {
             .with_meter(Arc::clone(meter))
             .with_count(job.count)
             .with_comparison(Comparison::Never)
-            .with_held(accumulated + samples + next + Statistics::of(&self.model).bytes())
+            .with_parts(settings.parts())
+            .with_held(samples + next + Statistics::of(&self.model).bytes())
             .with_program_options(ProgramOptions {
                 elsewhere: job.planner,
                 state: job.state(),

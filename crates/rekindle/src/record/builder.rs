@@ -184,11 +184,18 @@ where
         self
     }
 
-    /// Counts bytes that will be held while the step runs but are not allocated when it is planned, for example the sum
-    /// of gradients if a batch runs in parts.
+    /// Counts bytes that will be held while the step runs but are not allocated when it is planned.
     #[must_use]
     pub fn with_held(mut self, bytes: Bytes) -> Self {
         self.options.later = bytes;
+        self
+    }
+
+    /// Allows [`Step::run_parts`] with up to `parts` [parts of a batch](crate::accumulate); the step is recorded on one of
+    /// them. From 2 on, plans count what is held between parts: the sum of gradients, in `f32`, and auxiliary outputs.
+    #[must_use]
+    pub fn with_parts(mut self, parts: usize) -> Self {
+        self.options.parts = parts;
         self
     }
 

@@ -41,6 +41,9 @@ pub enum RecordError {
          and the batch no tensor"
     )]
     Backend,
+    /// A batch has no part, more parts than planned, or parts of several shapes.
+    #[error("{0}")]
+    Parts(String),
     /// Memory cannot be measured.
     #[error(transparent)]
     Meter(#[from] NotInstalled),
@@ -103,8 +106,8 @@ pub enum RecordError {
     #[error(
         "the step was recorded to update parameters {update}: {}",
         match update {
-            Update::After => "`run` hands out its gradients; `with_update_in_backward` records it for `run_updating`",
-            Update::InBackward => "`run_updating` runs it; `with_optimizer` records it for `run`, which hands out gradients",
+            Update::After => "`run` and `run_parts` hand out gradients; `with_update_in_backward` records it for `run_updating`",
+            Update::InBackward => "`run_updating` runs it; `with_optimizer` records it for `run` and `run_parts`, which hand out gradients",
         }
     )]
     OtherUpdate {

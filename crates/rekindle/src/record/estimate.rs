@@ -46,6 +46,8 @@ pub struct Assumed<'a> {
     pub between: &'a dyn Fn(usize, u64) -> Bytes,
     /// Bytes held permanently besides parameters, batch and the optimizer's state.
     pub held: Bytes,
+    /// [Parts of a batch](crate::accumulate) that run one after the other; the step is that of one.
+    pub parts: usize,
     /// `Some` if the process that trains records the step before and tries the optimizer, in memory that counts, `Some(true)`
     /// if it evaluates the model before that. The [counting allocator](rekindle_alloc::CountingAllocator) measures recording.
     pub begins: Option<bool>,
@@ -60,6 +62,7 @@ impl Default for Assumed<'_> {
             optimizer: &|_, _| OptimizerCost::default(),
             between: &|_, _| Bytes::ZERO,
             held: Bytes::ZERO,
+            parts: 1,
             begins: None,
         }
     }
@@ -76,6 +79,8 @@ pub struct Estimate {
     pub parameter_bytes: Bytes,
     /// Bytes of the gradients of all trained parameters.
     pub gradient_bytes: Bytes,
+    /// Bytes that are held between parts of a batch: the `f32` sum of their gradients, and auxiliary outputs.
+    pub between_parts_bytes: Bytes,
     /// Bytes of the batch and of constants.
     pub input_bytes: Bytes,
     /// Bytes of the optimizer's state.
@@ -153,7 +158,8 @@ impl Estimate {
         let mut optimizer = updates.together(assumed.update, recording);
         let mut costs = Costs::of_kernels(recording, assumed.kernels);
         costs.updates = updates;
-        let first = parameter_bytes + input_bytes + assumed.held;
+        let [of_parts, of_sum] = recording.of_parts(assumed.parts);
+        let first = parameter_bytes + input_bytes + assumed.held + of_parts;
         let mut graph = costs.graph(recording, first + optimizer.state_bytes);
         if costs.updates.keeps_storage {
             graph.fixed_bytes += recording.beside_gradients(&graph);
@@ -176,7 +182,7 @@ impl Estimate {
         let kept = |evaluates| Bytes(u64::from(evaluates) * costs.scratch_bytes);
         let begun = assumed.begins.map(|evaluates| begun + kept(evaluates));
         let apart = (between - gradients).max(begun.unwrap_or_default() - left);
-        optimizer.temp_bytes = optimizer.temp_bytes.max(apart);
+        optimizer.temp_bytes = optimizer.temp_bytes.max(apart).max(of_sum);
         let update_bytes = left + optimizer.temp_bytes;
         let stages = Stages::of_graph(&graph);
         let chain = Chain {
@@ -192,6 +198,7 @@ impl Estimate {
             frozen: parameters().map(numbers).sum::<u64>() - trainable,
             parameter_bytes,
             gradient_bytes: recording.trained().map(|one| one.1).sum(),
+            between_parts_bytes: of_parts,
             input_bytes,
             state_bytes: optimizer.state_bytes,
             plain_peak: plain.peak.max(update_bytes),

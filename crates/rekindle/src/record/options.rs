@@ -57,6 +57,8 @@ pub(super) struct Options {
     pub(super) comparison: Comparison,
     /// Bytes that will be held while the step runs but are not allocated when it is planned.
     pub(super) later: Bytes,
+    /// Parts of a batch that run one after the other, at most.
+    pub(super) parts: usize,
 }
 
 /// What only the program decides about a step and all its plans.
@@ -100,6 +102,7 @@ impl Default for Options {
             check: true,
             comparison: Comparison::default(),
             later: Bytes::ZERO,
+            parts: 1,
         }
     }
 }

@@ -57,6 +57,22 @@ pub struct Output<A> {
     pub exchange: Option<ExchangeReading>,
 }
 
+impl<A> Output<A> {
+    /// With another auxiliary output, made from this one.
+    pub(crate) fn map<B>(self, auxiliary: impl FnOnce(A) -> B) -> Output<B> {
+        Output {
+            loss: self.loss,
+            auxiliary: auxiliary(self.auxiliary),
+            gradients: self.gradients,
+            memory: self.memory,
+            phases: self.phases,
+            spans: self.spans,
+            predicted_peak: self.predicted_peak,
+            exchange: self.exchange,
+        }
+    }
+}
+
 /// The results of a program, and the readings while it ran.
 pub(super) struct Done {
     pub(super) tensors: HashMap<usize, DispatchTensor>,

@@ -282,7 +282,9 @@ pub(super) fn planned<A>(
         let there = now
             .updated
             .map_or([Bytes::ZERO; 2], |there| [there, on_host]);
-        let base = (before + planning.options.later).min(expected) + there[0] - there[1] + batch;
+        let [of_parts, of_sum] = measured.recording.of_parts(planning.options.parts);
+        let later = planning.options.later + of_parts;
+        let base = (before + later).min(expected) + there[0] - there[1] + batch;
         let staging = planning.staging(&measured.recording);
         let optimizer = planning.optimizer(&measured.recording);
         // State that the first update creates from gradients keeps their storage until the second update.
@@ -296,7 +298,10 @@ pub(super) fn planned<A>(
             Update::After => measured.recording.gradient_bytes(&graph),
             Update::InBackward => Bytes::ZERO,
         };
-        let at_update = |temp_bytes| (gradients + temp_bytes).max(planning.options.program.between);
+        let at_update = |temp_bytes: Bytes| {
+            let update = gradients + temp_bytes.max(of_sum);
+            update.max(planning.options.program.between)
+        };
         let after = at_update(optimizer.temp_bytes);
         let between = base + beside + state;
         // A step that is compared with its recording is so before it runs.

@@ -23,7 +23,7 @@ use super::{
     tensors::{Numbering, Tensors},
     update::Update,
 };
-use crate::{meter::Meter, quiet};
+use crate::{Dtype, meter::Meter, quiet};
 
 /// A recorded step.
 #[derive(Debug, Clone)]
@@ -388,6 +388,24 @@ impl Recording {
         let gradients = self.parameters.iter().filter_map(|one| one.gradient);
         let numbers = gradients.map(|one| Bytes(self.tensors.value_bytes(one)));
         self.gradient_bytes(graph) - numbers.sum()
+    }
+
+    /// What so many parts of a batch hold between them: the sum of gradients in `f32`, and the auxiliary outputs of all but
+    /// one. And the most that adding to the sum takes besides.
+    pub(super) fn of_parts(&self, parts: usize) -> [Bytes; 2] {
+        if parts < 2 {
+            return [Bytes::ZERO; 2];
+        }
+        let bytes = |tensor: usize| self.tensors.value_bytes(tensor);
+        let wide = |tensor: usize| {
+            let numbers = self.tensors.shape(tensor).num_elements() as u64;
+            bytes(tensor).max(numbers * Dtype::F32.bytes())
+        };
+        let sums: Vec<u64> = self.gradients().map(wide).collect();
+        let auxiliary: u64 = self.auxiliary.iter().map(|one| bytes(*one)).sum();
+        let auxiliary = Bytes(auxiliary.saturating_mul(parts as u64 - 1));
+        let most = sums.iter().copied().max().unwrap_or_default();
+        [Bytes(sums.iter().sum()) + auxiliary, Bytes(most)]
     }
 
     /// Tensors that must exist at the end.

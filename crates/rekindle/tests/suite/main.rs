@@ -14,6 +14,7 @@ mod compare;
 )]
 mod models;
 
+mod accumulate;
 mod checkpoint;
 mod chunked;
 mod families;

@@ -1,12 +1,8 @@
 //! Forward, loss and backward of a batch, part by part, and what the parts give together.
 
-use burn::{
-    module::{Module, ModuleVisitor, Param},
-    optim::GradientsParams,
-    tensor::Tensor,
-};
+use burn::optim::GradientsParams;
 use rekindle::{
-    dtype::Dtype,
+    accumulate::Sum,
     meter::{PeakMemory, Phase, PhaseReading},
     record::{
         ExchangeReading,
@@ -58,29 +54,29 @@ impl Session<'_> {
             peak: self.no_peak(),
             ..Parts::default()
         };
+        let mut sum = Sum::default();
         for (part, batch) in parts.enumerate() {
             let batch = batch?;
             all.tally.samples += batch.samples();
             all.tally.predictions += batch.predictions();
             let run = self.progress.steps * count + part;
             let part = self.run_part(batch, run as u64, rate)?;
-            match count {
-                1 => all.gradients = part.gradients,
-                _ => accumulate(&self.model, &mut all.gradients, part.gradients),
-            }
-            all.loss += finite::read(part.loss)? / scale;
-            all.tally.add_correct(part.auxiliary)?;
             raise(&mut all.peak, &part.phases);
-            all.phases = part.phases;
-            all.spans = part.spans;
-            if let Some(part) = part.exchange {
-                all.exchange.get_or_insert_default().add_part(part);
-            }
+            sum.add(&self.model, part, 1.0);
         }
+        let whole = sum.mean(&self.model)?;
+        all.loss = finite::read(whole.loss)? / scale;
+        for correct in whole.auxiliary {
+            all.tally.add_correct(correct)?;
+        }
+        all.gradients = whole.gradients;
+        all.phases = whole.phases;
+        all.spans = whole.spans;
+        all.exchange = whole.exchange;
         Ok(all)
     }
 
-    /// Runs one of some equal parts. Losses and gradients of the parts add up to those of the whole batch's mean.
+    /// Runs one of some equal parts.
     fn run_part(&mut self, batch: Batch, run: u64, rate: f64) -> Result<PartOutput, RunError> {
         let mut before = PhaseRecorder::start(&*self.meter);
         self.engine
@@ -114,26 +110,4 @@ pub(super) fn raise(peak: &mut PeakMemory, phases: &[PhaseReading]) {
         peak.in_use_bytes = peak.in_use_bytes.max(memory.peak_in_use_bytes);
         peak.reserved_bytes = peak.reserved_bytes.max(memory.peak_reserved_bytes);
     }
-}
-
-/// Adds a part's gradients to a sum in `f32`: halves would lose what is small beside the sum, and overflow sooner.
-fn accumulate<M: Module>(model: &M, sum: &mut GradientsParams, part: GradientsParams) {
-    struct Add<'a> {
-        sum: &'a mut GradientsParams,
-        part: GradientsParams,
-    }
-    impl ModuleVisitor for Add<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            // Removed, so that the gradient of a parameter that is used twice is added once.
-            if let Some(gradient) = self.part.remove::<D>(param.id) {
-                let gradient = gradient.cast(Dtype::F32.float());
-                let sum = match self.sum.remove::<D>(param.id) {
-                    Some(sum) => sum + gradient,
-                    None => gradient,
-                };
-                self.sum.register::<D>(param.id, sum);
-            }
-        }
-    }
-    model.visit(&mut Add { sum, part });
 }

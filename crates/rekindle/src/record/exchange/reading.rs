@@ -16,13 +16,6 @@ pub struct ExchangeReading {
 }
 
 impl ExchangeReading {
-    /// Adds the time of a later part of the step; the network operations are those of the later part.
-    #[doc(hidden)]
-    pub fn add_part(&mut self, part: Self) {
-        self.added += part.added;
-        self.operations = part.operations;
-    }
-
     /// Adds an operation of the network, which cannot begin before the one before it is done.
     pub(in crate::record) fn note(&mut self, one: TimedExchange) {
         let before = self.operations.last();

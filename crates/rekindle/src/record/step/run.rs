@@ -8,18 +8,20 @@ use rekindle_plan::{Bytes, graph::Span};
 
 use super::Step;
 use crate::{
-    meter::{Phase, PhaseRecorder},
+    accumulate::{self, Sum},
+    meter::{MemoryReading, Phase, PhaseRecorder},
     quiet,
     record::{
         RecordError,
         bridge::Interpreter,
         exchange::Exchange,
         finite,
-        given::{given, started},
+        given::{given, shapes, started},
         host::Host,
         leaf::free_dead_nodes,
         lent::Lent,
         optimizer::Optimizer,
+        options::Planning,
         output::{Done, Output, SpanReading},
         places::Parameter,
         planned::{Current, PlannedRecording, phase_of},
@@ -61,6 +63,42 @@ where
             })?;
             Ok(done.finish(&current, model)?)
         })
+    }
+
+    /// Runs the step on the [parts of a batch](crate::accumulate), one after the other, and returns the whole batch's loss and
+    /// gradients, the means of the parts'. The step is recorded on one of the parts, [with](crate::record::Recorded::with_parts)
+    /// their number; all have the same shapes. Auxiliary outputs are those of the parts, in order.
+    ///
+    /// # Errors
+    ///
+    /// See [`run`](Self::run); nothing is returned then, but parts that have run have moved running statistics.
+    /// [`RecordError::Parts`] if there is no part, more than planned, or one of other shapes. Ranks that share the step give
+    /// equally many.
+    pub fn run_parts(
+        &self,
+        model: &M,
+        parts: impl IntoIterator<Item = I>,
+    ) -> Result<Output<Vec<R::Auxiliary>>, RecordError> {
+        let Planning { options, meter, .. } = &self.planning;
+        let (mut sum, mut first, mut memory) = (Sum::default(), None, MemoryReading::default());
+        for (part, batch) in (1..).zip(parts) {
+            let own = shapes(&batch);
+            let first = first.get_or_insert_with(|| own.clone());
+            // Other ranks may have begun the part.
+            let output = match accumulate::check(part, options.parts, [&own, first]) {
+                Ok(()) => self.run(model, batch),
+                Err(error) => self.among_ranks(|_| Err(error.into())),
+            }?;
+            let run = self.state.borrow().plans[0].clone();
+            let [_, of_sum] = run.measured.recording.of_parts(options.parts);
+            self.planning.room.make(of_sum);
+            quiet::catch(|| sum.add(model, output, 1.0)).map_err(RecordError::Device)?;
+            memory = meter.read().after(memory);
+        }
+        let all = quiet::catch(|| sum.mean(model)).map_err(RecordError::Device);
+        let mut all = all.flatten()?;
+        all.memory = memory.after(all.memory);
+        Ok(all)
     }
 
     /// Runs the step on a batch, and updates the model in its backward pass; the step must be recorded [for

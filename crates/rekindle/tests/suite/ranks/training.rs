@@ -22,7 +22,7 @@ use rekindle_plan::{
 };
 
 use super::{Mlp, Normed, Silent, Task, Transformer, Wide, ranks};
-use crate::compare::{Trace, assert_same, state_of};
+use crate::compare::{Trace, assert_same, floats, gradients_of, state_of};
 
 const RATE: f64 = 1e-2;
 
@@ -422,5 +422,44 @@ fn a_clamp_without_bounds_stays_on_its_rank() {
     assert_ne!(outputs[0].0, outputs[1].0);
     for (rank, (own, output)) in outputs.iter().enumerate() {
         assert_eq!(own, output, "rank {rank}");
+    }
+}
+
+/// Parts on each rank are the whole batch on one device; a part that one rank refuses, none runs.
+#[test]
+fn parts_of_the_batch_run_on_each_rank() {
+    let device = Device::flex().autodiff();
+    let model = Mlp::model(&device);
+    drop(model.valid());
+    let batch = Mlp::batch(8, &device);
+    let read = |model: &_, loss: Tensor<1>, gradients: &GradientsParams| {
+        let mut trace = vec![("loss".to_owned(), floats(loss))];
+        trace.extend(gradients_of(0, model, gradients));
+        trace
+    };
+    let loss = Mlp::loss(&model, batch.clone());
+    let gradients = GradientsParams::from_grads(loss.clone().backward(), &model);
+    let expected = read(&model, loss, &gradients);
+    let results = ranks(2, |rank| {
+        let model = model.valid().train();
+        let first = 4 * rank.rank();
+        let own = |from: usize, to| Mlp::part(&batch, first + from..first + to);
+        let parts = [own(0, 2), own(2, 4)];
+        let unequal = [own(0, 2), own(2, 4 - rank.rank())];
+        let recorded = rekindle::record(&model, &parts[0], Mlp::loss).expect("recorded");
+        let recorded = recorded
+            .with_meter(Arc::new(Silent(())))
+            .with_reducer(rank.clone());
+        let step = recorded.with_parts(2).plain().expect("planned");
+        let refused = step.run_parts(&model, unequal).err().expect("refused");
+        let output = step.run_parts(&model, parts).expect("runs");
+        let trace = read(&model, output.loss, &output.gradients);
+        (refused.to_string(), trace)
+    });
+    for (rank, (refused, trace)) in results.iter().enumerate() {
+        assert!(refused.contains("part 2 of the batch"), "{refused}");
+        assert_eq!(refused.contains("rank 1 failed"), rank == 0, "{refused}");
+        assert_same("parts and ranks", &expected, trace, TOLERANCE);
+        assert_same("both ranks", &results[0].1, trace, 0.0);
     }
 }

@@ -115,12 +115,8 @@ fn check(levers: &[Lever]) {
         true => recorded.with_update_in_backward(&own),
         false => recorded.with_optimizer(&own),
     };
-    let sum = match has(Parts) {
-        true => Bytes(4 * first.num_params() as u64),
-        false => Bytes::ZERO,
-    };
     let recorded = recorded
-        .with_held(sum)
+        .with_parts(parts)
         .with_link(has(Offload).then_some(LINK));
     let mut step = recorded.plain().expect("plain");
     let mut wanted: Wanted = match has(Recompute) {
