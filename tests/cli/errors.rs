@@ -284,7 +284,7 @@ fn a_file_that_is_read_is_not_replaced() {
 /// The batch alone is a gibibyte.
 #[cfg(target_os = "linux")]
 #[test]
-fn memory_that_the_system_will_not_give_has_a_code_of_its_own() {
+fn memory_that_the_system_will_not_give_is_refused_before_it_is_asked_for() {
     let config = CONFIG
         .replace("shape = [1, 8, 8]", "shape = [1, 64, 64]")
         .replace("samples = 64", "samples = 65536")
@@ -294,8 +294,9 @@ fn memory_that_the_system_will_not_give_has_a_code_of_its_own() {
     let output = crate::shell::after("ulimit -v 800000", folder.path(), &train).output();
     let output = output.expect("started");
     let said = said(&output);
-    assert_eq!(output.status.code(), Some(4), "{said}");
-    assert!(said.contains("memory"), "{said}");
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("does not fit"), "{said}");
+    assert!(said.contains("try `--batch "), "{said}");
 }
 
 /// From where the system can load the program at all: below, it ends the process with SIGSEGV.

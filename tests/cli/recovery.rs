@@ -170,20 +170,6 @@ fn the_largest_budget_in_a_control_group_is_not_killed() {
 }
 
 #[test]
-fn a_budget_beyond_the_limit_of_the_address_space_is_not_started() {
-    let folder = folder(MLP);
-    let train = ["train", "run.toml", "--device", "cpu", "--budget", "1GiB"];
-    let output = shell::after("ulimit -v 900000", folder.path(), &train).output();
-    let output = output.expect("started");
-    let said = messages(&output);
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(
-        said.contains("more than the device has, which is 878.9 MiB"),
-        "{said}"
-    );
-}
-
-#[test]
 fn an_allocation_that_the_system_refuses_is_survived_bit_for_bit() {
     let folder = folder(LARGE);
     let train = ["train", "run.toml", "--device", "cpu", "--json", "-o"];
@@ -302,12 +288,11 @@ eval_split = 0
         let train = ["train", "run.toml", "--device", "cpu", "--json"];
         rekindle(folder.path(), &[&train[..], more].concat())
     };
-    let refused = |more: &[&str]| {
-        let output = train(more);
-        assert_eq!(output.status.code(), Some(3), "{}", messages(&output));
-        let refused = document(&output);
-        assert_eq!(refused["from_shapes"], true, "{refused}");
-        (refused, messages(&output))
+    let refused = |output: Output| {
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(!said.contains("measur"), "{said}");
+        (document(&output), said)
     };
     let works = |more: &[&str], budget: u64| {
         let output = train(more);
@@ -316,16 +301,40 @@ eval_split = 0
         assert!(peak <= Some(budget), "{peak:?} of {budget}");
     };
     // No part of the command beside the batch is another one.
-    let (huge, said) = refused(&["--batch", "1000000", "--budget", "32MiB"]);
+    let (huge, said) = refused(train(&["--batch", "1000000", "--budget", "32MiB"]));
     let batch = huge["batch"].as_u64().expect("a batch").to_string();
     assert!(said.contains(&format!("try `--batch {batch}`")), "{said}");
     works(&["--batch", &batch, "--budget", "32MiB"], 32 << 20);
     // Not even one sample fits beside the weights.
-    let (small, said) = refused(&["--budget", "1MiB"]);
+    let (small, said) = refused(train(&["--budget", "1MiB"]));
     assert!(small["batch"].is_null(), "{small}");
     assert!(said.contains("try `--budget "), "{said}");
     let smallest = small["smallest_budget_bytes"].as_u64().expect("bytes");
     works(&["--budget", &format!("{smallest}B")], smallest);
+    // Without a budget the free memory is the limit, also of an estimate.
+    let limited = |arguments: &[&str]| {
+        let limited = shell::after("ulimit -v 900000", folder.path(), arguments).output();
+        limited.expect("started")
+    };
+    let plain = ["train", "run.toml", "--device", "cpu", "--json"];
+    let (huge, said) = refused(limited(&[&plain[..], &["--batch", "40000"]].concat()));
+    let batch = huge["batch"].as_u64().expect("a batch").to_string();
+    assert!(
+        said.contains("the plain run does not fit ")
+            && said.contains(&format!(
+                "try `--batch {batch}`, or `--planner auto --budget "
+            )),
+        "{said}"
+    );
+    for command in ["train", "estimate"] {
+        let output = limited(&[command, "run.toml", "--device", "cpu", "--budget", "1GiB"]);
+        let said = messages(&output);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(
+            said.contains("more than the device has, which is 878.9 MiB"),
+            "{said}"
+        );
+    }
 }
 
 /// The smallest budget that is named for a run with a folder holds it, and holds it when it is resumed.

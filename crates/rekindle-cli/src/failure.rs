@@ -112,9 +112,11 @@ impl From<Infeasible> for Failure {
             false => ("", error.smallest),
         };
         let failure = Self::coded(exit::NO_PLAN, &error);
+        let budget = format!("`{planner}--budget {}`", advised(smallest));
         let help = match error.batch {
-            Some(batch) => format!("try `--batch {batch}`"),
-            None => format!("try `{planner}--budget {}`", advised(smallest)),
+            Some(batch) if smallest > error.budget => format!("try `--batch {batch}`"),
+            Some(batch) => format!("try `--batch {batch}`, or {budget}"),
+            None => format!("try {budget}"),
         };
         Self {
             infeasible: Some(Box::new(error)),

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::{exit, mutated};
 
-    const PLAN: &str = r#"{"format": "rekindle-plan/2", "feasible": true, "planner": "segments", "budget_bytes": null,
+    const PLAN: &str = r#"{"format": "rekindle-plan/3", "feasible": true, "accumulate": 1, "planner": "segments", "budget_bytes": null,
         "predicted_peak_bytes": 40, "predicted_in_use_bytes": 40, "predicted_step_s": 0.5,
         "plain_peak_bytes": 50, "plain_step_s": 0.4, "segments": [[0, 0], [1, 1]], "update": "after",
         "in_backward_because": null, "operations": 3, "recomputed": 1,

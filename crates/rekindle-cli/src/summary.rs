@@ -65,11 +65,13 @@ pub fn plan_line(planned: &Planned) -> String {
         ),
     };
     let budget = plan.budget.map(|budget| format!(", budget {budget}"));
+    let parts = (planned.parts > 1).then(|| format!(" in {} parts of a batch", planned.parts));
     let exchange = plan.exchange;
     let exchange = exchange.map(|one| format!(", of it exchange {}", one.taken.added()));
     format!(
-        "plan `{}`: {shape}; predicted peak {}{}, step {}{} (plain: {}, {})",
+        "plan `{}`{}: {shape}; predicted peak {}{}, step {}{} (plain: {}, {})",
         plan.planner,
+        parts.unwrap_or_default(),
         plan.predicted_peak,
         budget.unwrap_or_default(),
         plan.predicted_time,

@@ -9,7 +9,7 @@ use super::{
     loss::TargetTensor,
     loss_scale::LossScale,
     session::RunError,
-    settings::{OptimizerKind, TrainSettings},
+    settings::{OptimizerKind, StateChoice, TrainSettings},
     snapshot,
     update::check_update,
 };
@@ -107,7 +107,8 @@ impl Estimated<'_> {
             kernels,
             optimizer: &|numbers, turned| update_cost(settings, numbers, turned && on_host),
             between: &|parameters, largest| {
-                snapshot::taken_bytes(settings, parameters, largest, on_host, ranks > 1)
+                let shards = ranks > 1 && settings.optimizer_state != StateChoice::Whole;
+                snapshot::taken_bytes(settings, parameters, largest, on_host, shards)
             },
             held: counted(of_stages + next + of_process),
             parts: settings.parts(),

@@ -106,16 +106,16 @@ pub enum RunError {
 /// A budget that no plan fits.
 #[derive(Debug, Clone, PartialEq, Error, Serialize, Deserialize, JsonSchema)]
 #[error(
-    "{} {budget} ({} bytes): {} {smallest} ({} bytes){}",
-    no_fit(*planner), budget.0, found(*from_shapes), smallest.0, held_at(floor.as_deref())
+    "{} {budget} ({} bytes): the smallest workable budget is {smallest} ({} bytes){}",
+    no_fit(*planner), budget.0, smallest.0, held_at(floor.as_deref())
 )]
 pub struct Infeasible {
     /// The planner that was asked.
     pub planner: Planner,
-    /// The budget, everything counted.
+    /// The budget, everything counted; without one the free memory.
     #[serde(rename = "budget_bytes")]
     pub budget: Bytes,
-    /// The smallest budget that this planner fits.
+    /// The smallest budget that this planner fits; by shapes, the smallest that it is sure to.
     #[serde(rename = "smallest_budget_bytes")]
     pub smallest: Bytes,
     /// The smallest budget that any planner fits.
@@ -123,20 +123,10 @@ pub struct Infeasible {
     pub smallest_of_all: Bytes,
     /// Where the plan of that planner has its peak, such as `while it makes the gradient of ..`; `null` if that is not known.
     pub floor: Option<String>,
-    /// Whether this was counted from shapes, before anything ran: smaller budgets may work, too.
-    #[serde(default)]
-    pub from_shapes: bool,
-    /// A batch that works within the budget, the largest that shapes are sure of; `null` where it was not searched for, or not
-    /// even 1 is.
+    /// The largest batch that is sure to work within the budget, by its shapes; `null` where the step was measured, or not even
+    /// 1 is sure to.
     #[serde(default)]
     pub batch: Option<usize>,
-}
-
-fn found(from_shapes: bool) -> &'static str {
-    match from_shapes {
-        true => "counted from shapes, a budget that works is",
-        false => "the smallest workable budget is",
-    }
 }
 
 /// The start of the error message, which names the plans that do not fit.
@@ -172,7 +162,6 @@ pub(crate) fn refused(
                     smallest: smallest + more,
                     smallest_of_all: of_all.map_or(smallest, |all| all.min(smallest)) + more,
                     floor,
-                    from_shapes: false,
                     batch: None,
                 })
             }

@@ -63,8 +63,9 @@ use crate::{
 /// ```
 pub struct Sum<A>(Option<Weighted<A>>);
 
-/// The sum, and that of weights.
-type Weighted<A> = (Output<Vec<A>>, f64);
+/// The sum. It still lacks the first factor, the weight of a single part, which stays as it is until another is added; and the
+/// sum of the weights.
+type Weighted<A> = (Output<Vec<A>>, f64, f64);
 
 impl<A> Default for Sum<A> {
     fn default() -> Self {
@@ -76,20 +77,19 @@ impl<A> Sum<A> {
     /// Adds a part with a positive weight, such as its number of samples.
     pub fn add<M: Module>(&mut self, model: &M, part: Output<A>, weight: f64) {
         let mut all = part.map(|one| vec![one]);
-        all.loss = scaled(all.loss, weight);
-        let (mut before, mut weights) = (GradientsParams::new(), weight);
-        if let Some((sum, of_sum)) = self.0.take() {
-            all.loss = wide(sum.loss) + wide(all.loss);
-            all.auxiliary.splice(0..0, sum.auxiliary);
-            all.memory = all.memory.after(sum.memory);
-            all.predicted_peak = all.predicted_peak.max(sum.predicted_peak);
-            if let (Some(all), Some(before)) = (&mut all.exchange, sum.exchange) {
-                all.added += before.added;
-            }
-            (before, weights) = (sum.gradients, of_sum + weight);
+        let Some((sum, factor, weights)) = self.0.take() else {
+            self.0 = Some((all, weight, weight));
+            return;
+        };
+        all.loss = wide(scaled(sum.loss, factor)) + wide(scaled(all.loss, weight));
+        all.gradients = added(model, (sum.gradients, factor), (all.gradients, weight));
+        all.auxiliary.splice(0..0, sum.auxiliary);
+        all.memory = all.memory.after(sum.memory);
+        all.predicted_peak = all.predicted_peak.max(sum.predicted_peak);
+        if let (Some(all), Some(before)) = (&mut all.exchange, sum.exchange) {
+            all.added += before.added;
         }
-        all.gradients = added(model, before, all.gradients, weight);
-        self.0 = Some((all, weights));
+        self.0 = Some((all, 1.0, weights + weight));
     }
 
     /// The weighted means of losses and gradients, and all auxiliary outputs. Peaks are the highest of all parts, phases and
@@ -100,41 +100,46 @@ impl<A> Sum<A> {
     /// [`RecordError::Parts`] if nothing was added.
     pub fn mean<M: Module>(self, model: &M) -> Result<Output<Vec<A>>, RecordError> {
         let none = || RecordError::Parts("the batch has no part: give at least one".into());
-        let (mut all, weights) = self.0.ok_or_else(none)?;
-        let share = 1.0 / weights;
+        let (mut all, factor, weights) = self.0.ok_or_else(none)?;
+        let share = factor / weights;
         all.loss = scaled(all.loss, share);
-        all.gradients = added(model, GradientsParams::new(), all.gradients, share);
+        all.gradients = added(model, (all.gradients, share), Default::default());
         Ok(all)
     }
 }
 
-/// The sum of some gradients and, times a weight, those of a part.
+/// The sum of two sets of gradients, each times its factor.
 fn added<M: Module>(
     model: &M,
-    sum: GradientsParams,
-    part: GradientsParams,
-    weight: f64,
+    one: (GradientsParams, f64),
+    other: (GradientsParams, f64),
 ) -> GradientsParams {
-    struct Add([GradientsParams; 3], f64);
+    struct Add {
+        of: [(GradientsParams, f64); 2],
+        all: GradientsParams,
+    }
     impl ModuleVisitor for Add {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let Self([sum, part, all], weight) = self;
             // Removed, so that the gradient of a parameter that is used twice is added once.
-            let part = part.remove::<D>(param.id);
-            let part = part.map(|part| scaled(part, *weight));
-            let added = match (sum.remove::<D>(param.id), part) {
-                (Some(sum), Some(part)) => Some(wide(sum) + wide(part)),
-                (sum, part) => sum.or(part),
+            let parts = self.of.each_mut().map(|(gradients, factor)| {
+                let gradient = gradients.remove::<D>(param.id);
+                gradient.map(|gradient| scaled(gradient, *factor))
+            });
+            let added = match parts {
+                [Some(one), Some(other)] => Some(wide(one) + wide(other)),
+                [one, other] => one.or(other),
             };
             if let Some(added) = added {
-                all.register(param.id, added);
+                self.all.register(param.id, added);
             }
         }
     }
-    let mut add = Add([sum, part, GradientsParams::new()], weight);
+    let mut add = Add {
+        of: [one, other],
+        all: GradientsParams::new(),
+    };
     model.visit(&mut add);
-    let Add([.., all], _) = add;
-    all
+    add.all
 }
 
 /// A tensor times a number.

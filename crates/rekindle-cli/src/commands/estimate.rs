@@ -45,8 +45,7 @@ pub fn run(args: &EstimateArgs) -> Outcome {
     let _held = config.data_again();
     let run = &config.run;
     let asked = run.segments.is_some() || run.budget.is_some() || run.planner.is_some();
-    let bytes = |size| train::bytes_of(size, Some(&device), || train::plain_peak(&config, &device));
-    let wanted = (asked || run.plan.is_some()).then(|| train::request(run, bytes));
+    let wanted = (asked || run.plan.is_some()).then(|| train::request(&config, &device));
     let wanted = wanted.transpose()?;
     let budget = match &wanted {
         Some(ScheduleRequest::Plan(request)) => request.budget,

@@ -111,7 +111,6 @@ pub fn of_graph(path: &Path, graph: &Graph, request: &Request, json: bool) -> Ou
                 smallest,
                 smallest_of_all: smallest,
                 floor: None,
-                from_shapes: false,
                 batch: None,
             }
             .into())

@@ -191,8 +191,10 @@ impl Sweep<'_> {
         };
         let outcome = match failure.code {
             exit::INTERRUPTED => return Err(failure),
-            _ if failure.infeasible.is_some() => RowOutcome::NoPlan,
-            // A budget of more than the machine can give, or a run of more.
+            _ if failure.infeasible.is_some() && matches!(point, Point::Optimal(_)) => {
+                RowOutcome::NoPlan
+            }
+            // More than the machine can give, known from shapes or found.
             exit::NO_PLAN | exit::OUT_OF_MEMORY => RowOutcome::OutOfMemory,
             _ => RowOutcome::Failed,
         };

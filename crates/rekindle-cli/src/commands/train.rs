@@ -34,7 +34,7 @@ use crate::{
     started::{CONFIG, Started, check_new, config_of},
     summary,
     sweep::Point,
-    table::{several, thousands},
+    table::thousands,
     track::TrackFile,
 };
 
@@ -61,13 +61,10 @@ pub(super) fn asked(args: &TrainArgs) -> Result<Asked, Failure> {
     let device = device.resolve()?.shared_by(local.ranks);
     // What the process holds counts from here on.
     let data = config.open_data()?;
-    let schedule = request(&config.run, |size| budget_of(size, &device, &config))?;
+    let schedule = request(&config, &device)?;
     if let ScheduleRequest::Plan(request) = &schedule {
         let elsewhere = |budget| parts_elsewhere(args, budget, &device);
-        if let Some(parts @ 2..) = find_parts(&mut config, request.budget, &device, elsewhere)? {
-            let samples = several(config.training.batch / parts, "sample");
-            note!("each batch runs in {parts} parts of {samples}");
-        }
+        find_parts(&mut config, request.budget, &device, elsewhere)?;
     }
     Ok(Asked {
         config,
@@ -255,16 +252,16 @@ fn plain_steps(args: &TrainArgs, steps: usize) -> Option<Measured> {
 }
 
 /// The schedule request, from at most one of segments, a budget and a plan, and a planner.
-pub(super) fn request(
-    run: &RunKeys,
-    bytes: impl Fn(Size) -> Result<Bytes, Failure>,
-) -> Result<ScheduleRequest, Failure> {
+pub(super) fn request(config: &Config, device: &DeviceInfo) -> Result<ScheduleRequest, Failure> {
+    let run = &config.run;
     if let Some(path) = &run.plan {
         return Ok(ScheduleRequest::Given(Box::new(input::plan(path)?)));
     }
     Ok(ScheduleRequest::Plan(Request::of(
         Planner::asked(run.planner, run.segments).map_err(Failure::usage)?,
-        run.budget.map(bytes).transpose()?,
+        run.budget
+            .map(|size| budget_of(size, device, config))
+            .transpose()?,
     )))
 }
 
@@ -342,10 +339,10 @@ pub(super) fn find_parts(
     budget: Option<Bytes>,
     device: &DeviceInfo,
     elsewhere: impl FnOnce(Bytes) -> Option<usize>,
-) -> Result<Option<usize>, Failure> {
+) -> Outcome {
     let training = &config.training;
     if training.accumulate != Accumulate::Auto {
-        return Ok(None);
+        return Ok(());
     }
     let refused = |why| {
         let message = format!("`accumulate = \"auto\"` is not for {why}");
@@ -365,7 +362,7 @@ pub(super) fn find_parts(
         },
     };
     config.training.accumulate = Accumulate::Parts(parts);
-    Ok(Some(parts))
+    Ok(())
 }
 
 /// The number of parts that an estimate in another process finds: plans take memory, which would count as the run's.

@@ -113,8 +113,7 @@ fn plans(
     let mut segments = args.segments.clone();
     if segments.is_empty() && args.budgets.is_empty() {
         if run.budget.is_some() || run.plan.is_some() || run.planner.is_some() {
-            let bytes = |size| train::budget_of(size, device, config);
-            plans.push(("the config's plan".into(), train::request(run, bytes)?));
+            plans.push(("the config's plan".into(), train::request(config, device)?));
         }
         segments = usual_segments(config.shape.stages.len());
         segments.extend(run.segments.filter(|count| !segments.contains(count)));

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Format tag of [`InfeasibleDocument`].
-pub const INFEASIBLE_FORMAT: &str = "rekindle-infeasible/1";
+pub const INFEASIBLE_FORMAT: &str = "rekindle-infeasible/2";
 
 /// In place of a plan's or a run's document; the command exits with [`NO_PLAN`](crate::exit::NO_PLAN).
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

@@ -126,12 +126,17 @@ impl Built {
     /// Peak memory of writing a snapshot or the weights. It counts without a folder, too, so that a budget does for the
     /// same run with one.
     fn saving_bytes(&self, job: &Job<'_>, meter: &Arc<dyn Meter>) -> Bytes {
-        let shards = !job.ranks.is_alone() && job.state().may_shard(job.budget().is_some());
         let parameters = tensors::list(&self.model);
         let sizes = parameters.iter().map(|one| one.shape.num_elements() as u64);
         let largest = sizes.max().unwrap_or_default();
         let on_host = meter.read().reserved_bytes.is_none();
-        snapshot::taken_bytes(job.settings, parameters.len(), largest, on_host, shards)
+        snapshot::taken_bytes(
+            job.settings,
+            parameters.len(),
+            largest,
+            on_host,
+            job.shards(),
+        )
     }
 
     /// The batch for measuring: the rank's first part of the run's first batch.
@@ -163,9 +168,8 @@ fn check_buffers(job: &Job<'_>) -> Result<(), RunError> {
     let Some(limit) = job.device.and_then(|device| device.largest_buffer_bytes) else {
         return Ok(());
     };
-    let own = job.micro_batch() * job.settings.parts();
     let update = job.settings.update.fixed().unwrap_or_default();
-    let estimate = estimated(job, own, update, Kernels::Device, None)?;
+    let estimate = estimated(job, job.settings.batch, update, Kernels::Device, None)?;
     let (tensor, is_weight, bytes) = estimate.largest;
     if bytes > limit {
         return Err(RunError::TensorTooLarge {

@@ -172,6 +172,11 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Whether its ranks may divide the optimizer's state.
+    pub(super) fn shards(&self) -> bool {
+        !self.ranks.is_alone() && self.state().may_shard(self.budget().is_some())
+    }
+
     /// Fails, on all ranks alike, unless all train the same: `fingerprint` tells model, data and most settings.
     pub(super) fn agree(&self, fingerprint: &str) -> Result<(), RunError> {
         let Some(reducer) = self.ranks.reducer() else {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Planned, RunError};
 
 /// Format tag of [`PlanFile`].
-pub const PLAN_FORMAT: &str = "rekindle-plan/2";
+pub const PLAN_FORMAT: &str = "rekindle-plan/3";
 
 /// What `plan -o` writes and `train --plan` reads.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +22,8 @@ pub struct PlanFile {
     /// The plan in numbers.
     #[serde(flatten)]
     pub plan: PlanSummary,
+    /// Equal parts that a batch runs in, one after the other. Times are of all of them.
+    accumulate: usize,
     /// The stages that the plan is for.
     stages: Vec<Stage>,
     /// The passes of a step over its stages in order, each a string such as `forward 3`; a `forward` that comes again
@@ -49,6 +51,7 @@ impl PlanFile {
             format: PLAN_FORMAT.into(),
             feasible: true,
             plan: plan.summary.clone(),
+            accumulate: plan.parts,
             stages: stages.clone(),
             schedule,
             order: plan.staged.order.clone(),

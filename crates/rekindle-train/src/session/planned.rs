@@ -13,6 +13,8 @@ const NAMED: usize = 5;
 /// A plan and its predictions before the first step.
 #[derive(Debug, Clone)]
 pub struct Planned {
+    /// Equal parts that a batch runs in, one after the other.
+    pub parts: usize,
     /// The plan in numbers, of a whole step: all parts of its batch, and the update.
     pub summary: PlanSummary,
     /// The plan by stages, of one part of a batch, with what the update takes.
@@ -65,7 +67,11 @@ impl Planned {
             }),
             ..plan
         };
-        Self { summary, staged }
+        Self {
+            parts,
+            summary,
+            staged,
+        }
     }
 
     /// The step as actions on stages. In a plan of single operations, a repeated `forward` recomputes some of the stage's

@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    thread,
 };
 
 use burn::{
@@ -19,14 +20,19 @@ use rekindle::{
     Dtype,
     meter::{FailedAllocation, HostMeter, MemoryReading, Meter, PeakMemory},
     record::RecordError,
+    reduce::in_process,
 };
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
+    Estimated,
+    data::Dataset,
     device::{DeviceId, DeviceInfo},
+    kernels,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
+    ranks::Ranks,
     record::RunRecord,
     run_dir::{RunDir, SnapshotEvery},
-    session::{Event, Job, RunError, ScheduleRequest, run},
+    session::{Event, Job, MeasuredStep, PlanFile, RunError, ScheduleRequest, run},
     settings::{Accumulate, TrainSettings, UpdateChoice},
     shortage::Shortage,
 };
@@ -455,30 +461,88 @@ fn what_cannot_work_by_its_shapes_is_refused_before_anything_runs() {
         reads.fetch_add(1, Relaxed);
         batch
     });
-    let settings = classifier(STEPS, SAMPLES, ADAM);
     let limit = Bytes(32 << 20);
-    let device = processor(Some(limit));
-    let activation = (4 * WIDTH * SAMPLES) as u64;
-    // The plain step holds an activation for each of 25 layers, a plan what 8 dropouts draw, and a few more.
-    for (planner, held) in [(Planner::Auto, 8 + 2), (Planner::None, 25)] {
-        let request = Request::of(planner, Some(limit));
+    let device = |device| DeviceInfo {
+        device,
+        ..processor(Some(limit))
+    };
+    let refused = |id, batch, schedule, ranks| {
+        let (device, settings) = (device(id), classifier(STEPS, batch, ADAM));
         let job = Job {
             device: Some(&device),
-            ..Job::new(&model, &data, &settings, ScheduleRequest::Plan(request))
+            ranks,
+            ..Job::new(&model, &data, &settings, schedule)
         };
         let mut events = 0;
         let error = run(&job, DeviceId::Cpu, &mut |_| events += 1).unwrap_err();
-        let RunError::Infeasible(refused) = error else {
-            panic!("{error}");
+        assert_eq!((reads.load(Relaxed), events), (0, 0), "{error}");
+        error
+    };
+    let activation = (4 * WIDTH * SAMPLES) as u64;
+    // The plain step holds an activation for each of 25 layers, a plan what 8 dropouts draw, and a few more.
+    let (lean, plain) = (8 + 2, 25);
+    let (cpu, gpu) = (DeviceId::Cpu, DeviceId::Wgpu(0));
+    let within = |planner| Request::of(planner, Some(limit));
+    let free = |planner| Request::of(planner, None);
+    let segments = Planner::Segments(Some(1));
+    for (device, request, count, held) in [
+        (cpu, within(Planner::Auto), 1, lean),
+        (cpu, within(Planner::None), 1, plain),
+        // What is free is the limit where there is no budget.
+        (cpu, free(Planner::Auto), 1, plain),
+        (cpu, free(segments), 1, plain),
+        (cpu, within(Planner::Auto), 2, lean),
+        (cpu, free(Planner::Auto), 2, plain),
+        (gpu, within(Planner::Auto), 1, lean),
+    ] {
+        let check = |ranks: Ranks| {
+            let schedule = ScheduleRequest::Plan(request);
+            let error = refused(device, SAMPLES, schedule, ranks);
+            let RunError::Infeasible(refused) = error else {
+                panic!("{error}");
+            };
+            assert_eq!(refused.budget, limit, "{refused}");
+            let own = activation / count as u64;
+            let (least, smallest) = (held * own, refused.smallest.0);
+            assert!(least < smallest && smallest < 2 * least, "{refused}");
+            assert!(refused.smallest_of_all.0 < 2 * lean * own, "{refused}");
+            // So many samples take their share of that.
+            let batch = refused.batch.unwrap() as u64;
+            assert!(batch * least < limit.0 * SAMPLES as u64, "{refused}");
+            assert!(batch * 3 * least > limit.0 * SAMPLES as u64, "{refused}");
         };
-        assert_eq!((reads.load(Relaxed), events), (0, 0), "{refused}");
-        assert!(refused.from_shapes && refused.budget == limit, "{refused}");
-        let (least, smallest) = (held * activation, refused.smallest.0);
-        assert!(least < smallest && smallest < 2 * least, "{refused}");
-        assert!(refused.smallest_of_all.0 < 2 * 10 * activation, "{refused}");
-        // So many samples take their share of that.
-        let batch = refused.batch.unwrap() as u64;
-        assert!(batch * least < limit.0 * SAMPLES as u64, "{refused}");
-        assert!(batch * 3 * least > limit.0 * SAMPLES as u64, "{refused}");
+        let reducers = in_process(count);
+        thread::scope(|scope| {
+            for reducer in reducers {
+                scope.spawn(|| check(Ranks::new(reducer, || false)));
+            }
+        });
     }
+
+    let more = ScheduleRequest::Plan(within(Planner::Auto));
+    let said = refused(cpu, 2 * SAMPLES, more, Ranks::default()).to_string();
+    let (_, batch) = said.split_once("which has 1000000: try `--batch ").unwrap();
+    let batch: u64 = batch.trim_end_matches('`').parse().unwrap();
+    assert!(
+        batch * lean * activation < limit.0 * SAMPLES as u64,
+        "{said}"
+    );
+
+    let settings = classifier(STEPS, SAMPLES, ADAM);
+    let step = Estimated {
+        model: &model,
+        settings: &settings,
+        target: data.target(),
+        ranks: 1,
+        kernels: kernels(cpu),
+        process: None,
+    };
+    let step = MeasuredStep::estimated(&step.estimate().unwrap(), &model, &settings);
+    let made = step.plan(&free(Planner::None)).unwrap();
+    let given = ScheduleRequest::Given(Box::new(PlanFile::new(&made, Vec::new())));
+    let error = refused(cpu, SAMPLES, given, Ranks::default());
+    let RunError::NotEnough { peak, free, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(peak.0 > plain * activation && free == limit, "{error}");
 }

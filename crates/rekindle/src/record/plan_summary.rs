@@ -107,10 +107,10 @@ pub struct Offload {
     /// What the copies take of the step's time: nothing is computed meanwhile.
     pub transfer_s: Seconds,
     /// Bytes of the optimizer's state that are on the host between updates, besides those tensors.
-    #[serde(rename = "optimizer_state_bytes")]
+    #[serde(rename = "optimizer_state_bytes", default)]
     pub state_bytes: Bytes,
     /// What moving them to the device and back adds to each step.
-    #[serde(rename = "optimizer_state_s")]
+    #[serde(rename = "optimizer_state_s", default)]
     pub state_s: Seconds,
     /// The link, as it was measured.
     pub link: Link,

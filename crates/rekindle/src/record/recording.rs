@@ -390,8 +390,8 @@ impl Recording {
         self.gradient_bytes(graph) - numbers.sum()
     }
 
-    /// What so many parts of a batch hold between them: the sum of gradients in `f32`, and the auxiliary outputs of all but
-    /// one. And the most that adding to the sum takes besides.
+    /// What so many parts of a batch hold between them: the sum of gradients in `f32`, of two parts the first's as they are, and
+    /// the auxiliary outputs of all but one. And the most that adding to the sum takes besides.
     pub(super) fn of_parts(&self, parts: usize) -> [Bytes; 2] {
         if parts < 2 {
             return [Bytes::ZERO; 2];
@@ -401,11 +401,20 @@ impl Recording {
             let numbers = self.tensors.shape(tensor).num_elements() as u64;
             bytes(tensor).max(numbers * Dtype::F32.bytes())
         };
-        let sums: Vec<u64> = self.gradients().map(wide).collect();
+        let held = |tensor: usize| {
+            if parts == 2 {
+                bytes(tensor)
+            } else {
+                wide(tensor)
+            }
+        };
         let auxiliary: u64 = self.auxiliary.iter().map(|one| bytes(*one)).sum();
         let auxiliary = Bytes(auxiliary.saturating_mul(parts as u64 - 1));
-        let most = sums.iter().copied().max().unwrap_or_default();
-        [Bytes(sums.iter().sum()) + auxiliary, Bytes(most)]
+        let most = self.gradients().map(wide).max().unwrap_or_default();
+        [
+            Bytes(self.gradients().map(held).sum()) + auxiliary,
+            Bytes(most),
+        ]
     }
 
     /// Tensors that must exist at the end.

@@ -51,7 +51,7 @@ impl<'a> Session<'a> {
             .map(|snapshot| snapshot.progress().clone())
             .unwrap_or_default();
 
-        let built = refuse_by_shapes(job).and_then(|()| Built::new(job, &device));
+        let built = refuse_by_shapes(job, &*meter).and_then(|()| Built::new(job, &device));
         let built = built.and_then(|mut built| {
             if let Some(snapshot) = &mut snapshot {
                 built.model = snapshot.restore(built.model)?;
