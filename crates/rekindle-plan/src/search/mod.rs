@@ -254,7 +254,7 @@ impl Search<'_> {
             let left = (end - self.runs.work) as f64 / (end - begin) as f64;
             let again = self.runs.count().saturating_sub(self.net.ranks);
             let over = (self.runs.seconds - plain).max(1e-12 * plain);
-            let heat = 0.15 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
+            let heat = 0.6 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
             let before = self.runs.seconds;
             self.change();
             let parts = if self.random.random_bool(0.5) {
