@@ -96,7 +96,7 @@ pub struct MeasureArgs {
     /// Which bytes a budget bounds on a GPU: reserved (the default: pools and the driver's context) or in-use (live buffers)
     #[arg(long, value_name = "WHICH", value_parser = word::<Count>())]
     pub count: Option<Count>,
-    /// Whether a plan within a budget may move tensors of a GPU to host memory between forward and backward: auto (the
+    /// Whether a plan within a budget may move tensors of a GPU, and optimizer state, to host memory: auto (the
     /// default) or never
     #[arg(long, value_name = "WHEN")]
     pub offload: Option<OffloadChoice>,
