@@ -102,8 +102,11 @@ impl<A> Sum<A> {
         let none = || RecordError::Parts("the batch has no part: give at least one".into());
         let (mut all, factor, weights) = self.0.ok_or_else(none)?;
         let share = factor / weights;
-        all.loss = scaled(all.loss, share);
-        all.gradients = added(model, (all.gradients, share), Default::default());
+        // A single part is as it was.
+        if share != 1.0 {
+            all.loss = scaled(all.loss, share);
+            all.gradients = added(model, (all.gradients, share), Default::default());
+        }
         Ok(all)
     }
 }

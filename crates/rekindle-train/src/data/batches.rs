@@ -37,9 +37,7 @@ impl Shuffled {
             return Err(FileError::setting(message));
         }
         if batch > samples {
-            return Err(FileError::setting(format!(
-                "a batch of {batch} samples is larger than the data set, which has {samples}"
-            )));
+            return Err(too_large(batch, samples));
         }
         Ok(Self {
             samples,
@@ -64,6 +62,13 @@ impl Shuffled {
             .map(|place| order.at(place))
             .collect()
     }
+}
+
+/// The error of a batch that is larger than the data set.
+pub(crate) fn too_large(batch: usize, samples: usize) -> FileError {
+    FileError::setting(format!(
+        "a batch of {batch} samples is larger than the data set, which has {samples}"
+    ))
 }
 
 /// All of these samples once, in order; the last batch may be smaller.

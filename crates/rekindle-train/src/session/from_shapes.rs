@@ -7,6 +7,7 @@ use rekindle_plan::{Bytes, Planner};
 use super::{Infeasible, Job, RunError, ScheduleRequest};
 use crate::{
     FileError,
+    data::batches::too_large,
     estimate::{Estimated, kernels},
     fit::largest,
     settings::{LossChunks, StateChoice, TrainSettings},
@@ -36,25 +37,21 @@ const PROCESS_BYTES: Bytes = Bytes(2 << 20);
 pub(super) fn refuse_by_shapes(job: &Job<'_>, meter: &dyn Meter) -> Result<(), RunError> {
     let (asked, samples) = (job.settings.batch, job.train.len());
     let unit = job.settings.parts() * job.ranks.count();
-    let batch = match asked <= samples {
-        true => asked,
-        false => samples / unit * unit,
-    };
-    let refused = match batch {
-        0 => Ok(()),
-        _ => refuse(job, meter, batch, unit),
-    };
-    let works = match refused {
-        refused if asked <= samples => return refused,
-        Ok(()) => batch,
+    if asked <= samples {
+        return refuse(job, meter, asked, unit);
+    }
+    let (too_large, most) = (too_large(asked, samples), samples / unit * unit);
+    if most == 0 {
+        return Err(too_large.into());
+    }
+    let works = match refuse(job, meter, most, unit) {
+        Ok(()) => most,
         Err(RunError::Infeasible(Infeasible {
             batch: Some(batch), ..
         })) => batch,
         refused => return refused,
     };
-    let message = format!(
-        "a batch of {asked} samples is larger than the data set, which has {samples}: try `--batch {works}`"
-    );
+    let message = format!("{too_large}: try `--batch {works}`");
     Err(FileError::setting(message).into())
 }
 
@@ -156,18 +153,20 @@ impl Shapes<'_> {
             }
             _ => None,
         };
-        let counted = exact.unwrap_or_else(|| {
-            let mut profile = profile.clone();
-            if !self.on_host() {
+        let counted = match exact {
+            Some(exact) => exact,
+            None if self.on_host() => profile.least_bytes(),
+            None => {
+                let mut profile = profile.clone();
                 // Kernels may write over what they read.
                 for operation in &mut profile.graph.operations {
                     operation.in_place = Some(0);
                     operation.temp_bytes = Bytes::ZERO;
                 }
                 profile.update_bytes -= one.chain.optimizer.temp_bytes;
+                profile.least_bytes()
             }
-            profile.least_bytes()
-        });
+        };
         // Ranks divide it, or it waits on the host.
         let elsewhere = match self.job.shards() || self.job.host.is_some() {
             true => one.state_bytes,

@@ -3,7 +3,7 @@
 use rekindle::Dtype;
 use rekindle_plan::{Bytes, Planner, Request};
 use rekindle_train::{
-    data::{TargetKind, open, settings::Source},
+    data::{Split, TargetKind, open, settings::Source},
     device::DeviceInfo,
     model::spec::{LayerSpec, ModelSpec, SampleShape},
     record::RunRecord,
@@ -75,6 +75,18 @@ fn what_the_pools_reserve_stays_within_the_budget_and_does_not_grow() {
 const STEPS: usize = 60;
 const WARM: usize = 15;
 
+/// Samples of so many numbers, and as many to learn of each.
+fn vectors(width: usize, samples: usize) -> Split {
+    let source = Source::Synthetic {
+        shape: vec![width],
+        vocab: None,
+        target: TargetKind::Values(width),
+        samples,
+        seed: 1,
+    };
+    open(&source, 0.0, 1).unwrap()
+}
+
 fn train(
     device: &DeviceInfo,
     budget: Bytes,
@@ -93,14 +105,7 @@ fn train(
         input: SampleShape::float([WIDTH]),
         layers,
     };
-    let data = Source::Synthetic {
-        shape: vec![WIDTH],
-        vocab: None,
-        target: TargetKind::Values(WIDTH),
-        samples: 1024,
-        seed: 1,
-    };
-    let data = open(&data, 0.0, 1).unwrap();
+    let data = vectors(WIDTH, 1024);
     let settings = TrainSettings {
         steps,
         batch: BATCH,
@@ -140,14 +145,7 @@ fn the_optimizers_state_waits_on_the_host_for_the_same_weights_in_less_memory() 
         input: SampleShape::float([WIDTH]),
         layers: vec![linear; DEPTH as usize],
     };
-    let data = Source::Synthetic {
-        shape: vec![WIDTH],
-        vocab: None,
-        target: TargetKind::Values(WIDTH),
-        samples: 64,
-        seed: 1,
-    };
-    let data = open(&data, 0.0, 1).unwrap();
+    let data = vectors(WIDTH, 64);
     let train = |update, planner, budget: Option<Bytes>, folder: RunDir, last| {
         let settings = TrainSettings {
             steps: 4,

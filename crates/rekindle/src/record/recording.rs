@@ -401,12 +401,9 @@ impl Recording {
             let numbers = self.tensors.shape(tensor).num_elements() as u64;
             bytes(tensor).max(numbers * Dtype::F32.bytes())
         };
-        let held = |tensor: usize| {
-            if parts == 2 {
-                bytes(tensor)
-            } else {
-                wide(tensor)
-            }
+        let held = |tensor: usize| match parts {
+            2 => bytes(tensor),
+            _ => wide(tensor),
         };
         let auxiliary: u64 = self.auxiliary.iter().map(|one| bytes(*one)).sum();
         let auxiliary = Bytes(auxiliary.saturating_mul(parts as u64 - 1));
