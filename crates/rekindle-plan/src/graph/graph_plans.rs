@@ -1,14 +1,12 @@
 //! Entry point of the planners for graphs: [`plan_graph`] takes a graph and a request and returns a program.
 
 use super::borders::{borders, few_borders};
-use super::link;
 use super::plan::{GraphPlan, PlanError, finish, fitting, infeasible};
 use super::staged::AllStaged;
 use super::{Found, Graph, OperationId, Program};
 use crate::bytes::Bytes;
 use crate::request::{Planner, Request};
-use crate::search;
-use crate::seconds::Seconds;
+use crate::search::search;
 
 /// Makes a plan.
 ///
@@ -25,7 +23,7 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, PlanErr
     let recorded = Found::of(graph, &Program::recorded(graph)?);
     match request.planner {
         Planner::Auto if recorded.peak() > request.most_bytes() => {
-            searched(graph, recorded, request)
+            searched(graph, recorded.program.operations(), request)
         }
         Planner::None | Planner::Auto => fitting(finish(Planner::None, recorded, None), request),
         planner @ (Planner::Segments(_) | Planner::Optimal) => {
@@ -39,86 +37,30 @@ pub fn plan_graph(graph: &Graph, request: &Request) -> Result<GraphPlan, PlanErr
 }
 
 /// The plan of a search; with a link, the better of one that keeps everything on the device and one that may offload.
-fn searched(graph: &Graph, recorded: Found, request: &Request) -> Result<GraphPlan, PlanError> {
-    let order = recorded.program.operations();
-    let begin = starts(graph, order, request.budget)?;
-    let leanest = || smallest(graph, Bytes::ZERO, |even| starts(even, order, None));
-    let on_device = fastest(graph, request, Bytes::ZERO, &begin, leanest)?;
+fn searched(
+    graph: &Graph,
+    recorded: &[OperationId],
+    request: &Request,
+) -> Result<GraphPlan, PlanError> {
+    let begin = starts(graph, recorded, request.budget)?;
+    let of_smallest = |even: &Graph| starts(even, recorded, None);
+    let own = search(graph, request, None, &begin, of_smallest)?;
+    let (Ok(plan) | Err(plan)) = &own;
+    let begin = vec![plan.program.operations().to_vec(), recorded.to_vec()];
     let best = match &request.link {
-        None => {
-            let finished = |found| finish(Planner::Auto, found, None);
-            on_device.map(finished).map_err(finished)
-        }
+        None => own,
         Some(link) => {
-            let (linked, tensors) = graph.with_all_transfers(link)?;
-            let (begin, leanest) = match &on_device {
-                Ok(found) => (vec![found.order(), order.to_vec()], found.order()),
-                Err(leanest) => (begin, leanest.order()),
-            };
-            let leanest = || smallest(&linked, link.host_bytes, |_| Ok(vec![leanest]));
-            let found = fastest(&linked, request, link.host_bytes, &begin, leanest)?;
-            let plan = |found: Found| -> Result<GraphPlan, PlanError> {
-                let operations = found.program.operations();
-                let (offloaded, operations) =
-                    link::used(operations, &tensors, graph.operations.len());
-                GraphPlan::of_operations(graph, Some(link), operations, offloaded)
-            };
-            match (on_device, found) {
-                (Ok(own), Ok(found)) if found.simulated.time.0 < own.simulated.time.0 => {
-                    Ok(plan(found)?)
+            let moving = search(graph, request, Some(link), &begin, |_| Ok(begin.clone()))?;
+            match (own, moving) {
+                (Ok(own), Ok(moving)) if moving.simulated.time.0 < own.simulated.time.0 => {
+                    Ok(moving)
                 }
-                (Ok(own), _) => Ok(finish(Planner::Auto, own, None)),
-                (Err(_), Ok(found)) => Ok(plan(found)?),
-                (Err(_), Err(leanest)) => Err(plan(leanest)?),
+                (Ok(own), _) => Ok(own),
+                (Err(_), moving) => moving,
             }
         }
     };
     best.map_err(|leanest| infeasible(leanest, request))
-}
-
-/// The fastest program that is found within a budget and so many bytes on the host, or else that with the smallest peak.
-fn fastest(
-    graph: &Graph,
-    request: &Request,
-    host: Bytes,
-    starts: &[Vec<OperationId>],
-    smallest: impl FnOnce() -> Result<Found, PlanError>,
-) -> Result<Result<Found, Found>, PlanError> {
-    let budget = request.most_bytes();
-    let effort = request.effort.max(1);
-    let within = |starts: &[_]| search::within(graph, budget, host, starts, effort);
-    if let Some(found) = within(starts)? {
-        return Ok(Ok(found));
-    }
-    let leanest = smallest()?;
-    if leanest.peak() > budget {
-        return Ok(Err(leanest));
-    }
-    let improved = within(&[leanest.order()])?;
-    Ok(Ok(improved.unwrap_or(leanest)))
-}
-
-/// The program with the smallest peak that is found from some programs. All operations take the same time here: a budget that
-/// was named once is met again, whatever else is measured.
-fn smallest(
-    graph: &Graph,
-    host: Bytes,
-    starts: impl FnOnce(&Graph) -> Result<Vec<Vec<OperationId>>, PlanError>,
-) -> Result<Found, PlanError> {
-    let mut even = graph.clone();
-    for operation in &mut even.operations {
-        operation.seconds = Seconds(1e-6);
-    }
-    let starts = starts(&even)?;
-    let mut least = Found::of(graph, &search::smallest(&even, host, &starts)?);
-    // The search counts a view that runs again as less than it may take.
-    for start in starts {
-        let found = Found::of(graph, &Program::new(graph, start)?);
-        if found.simulated.host_peak <= host && found.peak() < least.peak() {
-            least = found;
-        }
-    }
-    Ok(least)
 }
 
 /// The peaks of the programs over stages from which a search starts, as multiples of the budget.

@@ -13,10 +13,11 @@
 //! Transfers do not overlap with computation: their time is added to the step's.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Graph, GraphError, Operation, OperationId, Tensor, TensorId, Transfer};
+use super::{Graph, GraphError, Operation, Tensor, TensorId, Transfer};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
@@ -68,13 +69,46 @@ pub struct Link {
     pub staging_bytes: Bytes,
 }
 
+impl Link {
+    /// What moving this many bytes costs, without tensors.
+    pub(crate) fn transfer(
+        &self,
+        transfer: Transfer,
+        bytes: Bytes,
+    ) -> Result<Operation, GraphError> {
+        let (rate, staged) = match transfer {
+            Transfer::Offload => (self.to_host, self.staging_bytes.min(bytes + bytes)),
+            Transfer::Fetch => (self.to_device, Bytes::ZERO),
+        };
+        let seconds = rate.seconds(bytes);
+        if !seconds.0.is_finite() || seconds.0 < 0.0 {
+            let said = format!(
+                "moving {bytes} takes {} seconds, which is no time",
+                seconds.0
+            );
+            return Err(GraphError(said));
+        }
+        Ok(Operation {
+            seconds,
+            temp_bytes: staged,
+            transfer: Some(transfer),
+            ..Operation::default()
+        })
+    }
+}
+
 impl Graph {
     /// The graph [`linked`](Self::linked) for these tensors.
     fn with_transfers(&self, tensors: &[TensorId], link: &Link) -> Result<Graph, GraphError> {
         let mut graph = self.clone();
-        let makers = self.transferable();
+        let mut makers = HashMap::new();
+        for made in &self.operations {
+            if !made.view && made.updates.is_none() {
+                makers.extend(made.outputs.iter().map(|output| (*output, made)));
+            }
+        }
         for &tensor in tensors {
-            let maker = makers.get(tensor.index()).copied().flatten();
+            let maker = makers.get(&tensor);
             let maker = maker.ok_or_else(|| GraphError::not_transferable(tensor))?;
             let bytes = self.tensor(tensor).bytes;
             let copy = TensorId(graph.tensors.len() as u32);
@@ -82,29 +116,17 @@ impl Graph {
                 host_bytes: bytes,
                 ..Tensor::default()
             });
-            for rate in [link.to_host, link.to_device] {
-                let seconds = rate.seconds(bytes).0;
-                if !seconds.is_finite() || seconds < 0.0 {
-                    let operation = OperationId(graph.operations.len() as u32);
-                    return Err(GraphError::no_time(operation, seconds));
-                }
+            for (transfer, input, output) in [
+                (Transfer::Offload, tensor, copy),
+                (Transfer::Fetch, copy, tensor),
+            ] {
+                graph.operations.push(Operation {
+                    inputs: vec![input],
+                    outputs: vec![output],
+                    backward: maker.backward,
+                    ..link.transfer(transfer, bytes)?
+                });
             }
-            let transfer = |transfer, input, output, seconds| Operation {
-                inputs: vec![input],
-                outputs: vec![output],
-                seconds,
-                backward: self.operation(maker).backward,
-                transfer: Some(transfer),
-                ..Operation::default()
-            };
-            let offload = transfer(Transfer::Offload, tensor, copy, link.to_host.seconds(bytes));
-            graph.operations.push(Operation {
-                temp_bytes: link.staging_bytes.min(bytes + bytes),
-                ..offload
-            });
-            let seconds = link.to_device.seconds(bytes);
-            let fetch = transfer(Transfer::Fetch, copy, tensor, seconds);
-            graph.operations.push(fetch);
         }
         Ok(graph)
     }
@@ -113,7 +135,7 @@ impl Graph {
     /// `n + 2k + 1`, where n is the number of operations of `self`. It is the graph itself if no tensor is offloaded.
     ///
     /// # Errors
-    /// A tensor is given, a view or the base of one that runs once, made by an update, or not in the graph; a rate is
+    /// A tensor is given, a view, made by an update, or not in the graph; a rate is
     /// not a positive number; or there is no link.
     pub fn linked(
         &self,
@@ -126,42 +148,4 @@ impl Graph {
             ([tensor, ..], None) => Err(GraphError::not_transferable(*tensor)),
         }
     }
-
-    /// The graph with transfers of all tensors that have their own bytes, and the list of these tensors.
-    pub(crate) fn with_all_transfers(
-        &self,
-        link: &Link,
-    ) -> Result<(Graph, Vec<TensorId>), GraphError> {
-        let makers = self.transferable();
-        let tensors = self.tensor_ids().filter(|tensor| {
-            makers[tensor.index()].is_some() && self.tensor(*tensor).bytes > Bytes::ZERO
-        });
-        let tensors: Vec<TensorId> = tensors.collect();
-        Ok((self.with_transfers(&tensors, link)?, tensors))
-    }
-}
-
-/// The tensors that the operations transfer, and the operations in a graph with transfers of only these tensors. The
-/// original graph has transfers of `tensors`, after `plain` other operations.
-pub(super) fn used(
-    operations: &[OperationId],
-    tensors: &[TensorId],
-    plain: usize,
-) -> (Vec<TensorId>, Vec<OperationId>) {
-    let place = |id: &OperationId| Some(id.index().checked_sub(plain)? / 2);
-    let mut places: Vec<usize> = operations.iter().filter_map(place).collect();
-    places.sort_unstable();
-    places.dedup();
-    let renumbered = operations.iter().map(|id| match place(id) {
-        Some(old) => {
-            let new = places.partition_point(|&one| one < old);
-            OperationId(id.0 - 2 * (old - new) as u32)
-        }
-        None => *id,
-    });
-    let renumbered = renumbered.collect();
-    (
-        places.into_iter().map(|place| tensors[place]).collect(),
-        renumbered,
-    )
 }

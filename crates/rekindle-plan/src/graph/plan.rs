@@ -40,8 +40,7 @@ impl GraphPlan {
     ) -> Result<GraphPlan, PlanError> {
         graph.validate()?;
         let linked = graph.linked(&offloaded, link)?;
-        let program = Program::new(&linked, operations)?;
-        let found = Found::of(&linked, &program);
+        let found = Found::of(&linked, &Program::settled(&linked, operations)?);
         if let Some(link) = link
             && found.simulated.host_peak > link.host_bytes
         {

@@ -67,6 +67,9 @@ impl Graph {
             if shared.any(|index| index >= operation.inputs.len()) {
                 return wrong("shares the storage of an input that it does not have");
             }
+            if operation.view && (operation.inputs.len() != 1 || !operation.repeatable) {
+                return wrong("is a view: it reads one tensor, and may run again");
+            }
             if !operation.seconds.0.is_finite() || operation.seconds.0 < 0.0 {
                 return Err(GraphError::no_time(id, operation.seconds.0));
             }
@@ -102,25 +105,5 @@ impl Graph {
             return Err(GraphError(said.to_owned()));
         }
         Ok(())
-    }
-
-    /// For each tensor that can be transferred, the operation that makes it. A view that runs once cannot be made again of
-    /// what comes back.
-    pub(super) fn transferable(&self) -> Vec<Option<OperationId>> {
-        let mut makers = vec![None; self.tensors.len()];
-        let roots = self.roots();
-        for (id, operation) in self.operation_ids().zip(&self.operations) {
-            if operation.view && !operation.repeatable {
-                for output in &operation.outputs {
-                    makers[roots[output.index()].index()] = None;
-                }
-            } else if !operation.view && operation.updates.is_none() && operation.transfer.is_none()
-            {
-                for output in &operation.outputs {
-                    makers[output.index()] = Some(id);
-                }
-            }
-        }
-        makers
     }
 }

@@ -51,7 +51,7 @@ struct Cost {
 
 /// The state of a search.
 pub(super) struct Search<'a> {
-    pub(super) net: &'a Net,
+    pub(super) net: &'a Net<'a>,
     pub(super) runs: Runs<'a>,
     pub(super) room: Room,
     pub(super) random: ChaCha8Rng,
@@ -61,8 +61,6 @@ pub(super) struct Search<'a> {
     pub(super) work: u64,
     /// A fit ends whose program takes longer.
     pub(super) most_seconds: f64,
-    /// Least bytes held while an operation runs.
-    need: Vec<i64>,
     /// Moments above the budget before each bucket, and their bytes.
     over: Vec<(f64, f64)>,
     /// Overflow that a second takes away.
@@ -74,21 +72,14 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     /// A search from the recorded order.
-    pub(super) fn new(net: &'a Net, room: Room, work: u64) -> Search<'a> {
-        let need = net.ops.iter().map(|op| {
-            let inputs = op.inputs.iter();
-            let read = inputs.map(|&one| net.values[one as usize].bytes[0]);
-            let made = if op.reuses.is_none() { op.made[0] } else { 0 };
-            net.fixed + op.temporary + read.sum::<i64>() + made
-        });
+    pub(super) fn new(net: &'a Net<'a>, room: Room, work: u64) -> Search<'a> {
         Search {
             net,
-            runs: Runs::of(net, &Runs::recorded(net)),
+            runs: Runs::of(net, &net.recorded()),
             room,
             random: super::random(),
             spot: 0,
             work,
-            need: need.collect(),
             over: vec![(0.0, 0.0); net.ranks + 1],
             rate: 0.0,
             most_seconds: f64::INFINITY,
@@ -99,9 +90,8 @@ impl<'a> Search<'a> {
 
     /// The least budget of any program that runs all recorded operations.
     pub(super) fn floor(&self) -> i64 {
-        let needs = self.net.ops.iter().zip(&self.need);
-        let needs = needs.filter(|(op, _)| !op.transfer).map(|(_, need)| *need);
-        needs.max().unwrap_or(self.net.fixed)
+        let needs = self.net.ops[..self.net.ranks].iter().map(|op| op.need);
+        needs.max().unwrap_or_default()
     }
 
     /// Moments above the budget between two buckets, and their bytes.
@@ -138,7 +128,7 @@ impl<'a> Search<'a> {
     /// Counts the moments above the budget, and returns the run of the highest.
     fn highest(&mut self) -> u32 {
         let runs = &mut self.runs;
-        let (mut held, mut most) = (runs.net.fixed, i64::MIN);
+        let (mut held, mut most) = (runs.net.fixed(), i64::MIN);
         let (mut count, mut weight) = (0.0, 0.0);
         for (one, before) in self.over[1..].iter_mut().enumerate() {
             let (change, top) = runs.moment(one);
@@ -246,19 +236,19 @@ impl<'a> Search<'a> {
             add(&cost, true);
         }
         // What nothing reads before can be made later instead.
-        let maker = &net.ops[of.maker as usize];
+        let maker = &net.ops[of.makers[0] as usize];
         let free = last.is_none()
-            && self.runs.runs[made as usize].op == of.maker
+            && self.runs.runs[made as usize].op == of.makers[0]
             && self.runs.unread(made, read);
         let may = runs_again && !maker.fixed && (!maker.once || free);
-        if !may || !self.may_run(of.maker, read) {
+        if !may || !self.may_run(of.makers[0], read) {
             return;
         }
         let most_seconds = match last_resort || best == 0.0 {
             true => f64::INFINITY,
             false => 4.0 * gain / best,
         };
-        let cost = self.closure(of.maker, (at, read), most_seconds, bytes);
+        let cost = self.closure(of.makers[0], (at, read), most_seconds, bytes);
         if let Some(mut cost) = cost {
             if free {
                 cost.seconds -= maker.seconds;
@@ -274,10 +264,9 @@ impl<'a> Search<'a> {
 
     /// Whether an operation may run at a place: it fits, and what it reads has not been updated.
     fn may_run(&self, op: u32, place: Key) -> bool {
-        self.need[op as usize] <= self.room.device
-            && self.net.ops[op as usize]
-                .before
-                .is_none_or(|update| self.runs.before(update, place).is_none())
+        let Op { need, before, .. } = self.net.ops[op as usize];
+        let updated = before.and_then(|update| self.runs.before(update, place));
+        need <= self.room.device && updated.is_none()
     }
 
     /// Finds what must run directly before a place so that `op` can, without what it reads being held at an earlier moment;
@@ -309,7 +298,7 @@ impl<'a> Search<'a> {
                 self.runs.work += 1;
                 let of = &self.net.values[value as usize];
                 let source = self.source(value, place);
-                if self.marked[of.maker as usize] || self.marked[source as usize] {
+                if self.marked[of.makers[0] as usize] || self.marked[source as usize] {
                     continue;
                 }
                 let made = self.runs.made_before(value, place);
@@ -346,13 +335,13 @@ impl<'a> Search<'a> {
     fn source(&self, value: u32, place: Key) -> u32 {
         let of = &self.net.values[value as usize];
         let Some(Transfers { copy, fetch, .. }) = of.transfers else {
-            return of.maker;
+            return of.makers[0];
         };
-        let maker = &self.net.ops[of.maker as usize];
+        let maker = &self.net.ops[of.makers[0] as usize];
         let quicker = maker.once || self.net.ops[fetch as usize].seconds <= maker.seconds;
         match quicker && self.runs.made_before(copy, place).is_some() {
             true => fetch,
-            false => of.maker,
+            false => of.makers[0],
         }
     }
 
@@ -438,11 +427,11 @@ impl<'a> Search<'a> {
             runs.insert(fetch, runs.key(reader));
             return Some(of.bytes[0]);
         }
-        let maker = &net.ops[of.maker as usize];
+        let maker = &net.ops[of.makers[0] as usize];
         if maker.once && !runs.unread(made, place) {
             return None;
         }
-        self.closure(of.maker, (at, place), f64::INFINITY, of.bytes[0])?;
+        self.closure(of.makers[0], (at, place), f64::INFINITY, of.bytes[0])?;
         let mut again = self.closure.clone();
         again.sort_unstable_by_key(|&op| net.ops[op as usize].rank);
         for op in again {

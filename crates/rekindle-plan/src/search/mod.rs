@@ -28,6 +28,7 @@ mod fit;
 mod net;
 mod runs;
 #[cfg(test)]
+#[path = "../../tests/internals/runs.rs"]
 mod tests;
 
 use rand::seq::SliceRandom;
@@ -35,7 +36,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::bytes::Bytes;
-use crate::graph::{Found, Graph, GraphError, OperationId, Program};
+use crate::graph::{Graph, GraphPlan, Link, OperationId, PlanError, Rate};
+use crate::request::Request;
+use crate::seconds::Seconds;
 use fit::{Choice, Search};
 use net::Net;
 use runs::{Room, Runs, bucket, key};
@@ -57,61 +60,91 @@ const MORE_WORK: u64 = 2_000_000;
 const LONGER: u64 = 2;
 /// Nor may they take so many times its time.
 const SLOWER: f64 = 1.25;
+/// The parts of what is above the budget by which each start is fit.
+const PARTS: [i64; 3] = [1, 4, i64::MAX];
 /// The part of all work that improving has at least, where starts have done the rest.
 const LEAST_PART: u64 = 2;
+/// What each operation takes where the smallest peak is searched.
+const EVEN: Seconds = Seconds(1e-6);
 /// Evictions of a descent's first fit, and of one round, at most.
 const FIRST: usize = 1000;
 const ROUND: usize = 60;
 /// The chance that a round does not look at an eviction is up to this.
 const MOST_BLINKS: f64 = 0.6;
 
-/// The fastest program found within a budget, with at most so many bytes of copies on the host, starting from the recorded
-/// order and from other programs, if any fits.
-pub(crate) fn within(
+/// The fastest plan that is found within the budget of a request, or else the one with the smallest peak, starting from some
+/// programs. Without a link nothing moves to the host. Where the smallest peak is searched, all operations take the same
+/// time, also for its starts: a budget that was named once is met again, whatever else is measured.
+pub(crate) fn search(
     graph: &Graph,
-    budget: Bytes,
-    host: Bytes,
+    request: &Request,
+    link: Option<&Link>,
     starts: &[Vec<OperationId>],
-    effort: u32,
-) -> Result<Option<Found>, GraphError> {
-    let net = Net::new(graph)?;
-    let starts = net.orders(starts);
-    let mut room = Room {
-        device: bytes(budget),
-        host: bytes(host),
+    starts_of_smallest: impl FnOnce(&Graph) -> Result<Vec<Vec<OperationId>>, PlanError>,
+) -> Result<Result<GraphPlan, GraphPlan>, PlanError> {
+    let net = Net::new(graph, link)?;
+    let room = Room {
+        device: bytes(request.most_bytes()),
+        host: link.map_or(0, |link| bytes(link.host_bytes)),
     };
+    let orders = |starts: &[Vec<_>]| -> Vec<Vec<u32>> {
+        starts.iter().map(|start| net.order(start)).collect()
+    };
+    if let Some(plan) = within(&net, room, request, &orders(starts))? {
+        return Ok(Ok(plan));
+    }
+    let mut even = graph.clone();
+    for operation in &mut even.operations {
+        operation.seconds = EVEN;
+    }
+    let starts = orders(&starts_of_smallest(&even)?);
+    let rate = Rate {
+        latency_s: EVEN,
+        bytes_per_s: f64::INFINITY,
+    };
+    let even_link = link.map(|link| Link {
+        to_host: rate,
+        to_device: rate,
+        ..*link
+    });
+    let even = Net::new(&even, even_link.as_ref())?;
+    let work = work(&net, 1).max(START_WORK.min(STEPS_OF_ONE * net.ranks as u64));
+    let anywhere = Room {
+        device: i64::MAX,
+        ..room
+    };
+    let leanest = Search::new(&even, anywhere, work).smallest(&starts);
+    let plan = net.plan(&leanest)?;
+    if plan.simulated.peak > request.most_bytes() {
+        return Ok(Err(plan));
+    }
+    Ok(Ok(within(&net, room, request, &[leanest])?.unwrap_or(plan)))
+}
+
+/// The plan of the fastest program that is found within a room, starting from some orders.
+fn within(
+    net: &Net<'_>,
+    mut room: Room,
+    request: &Request,
+    starts: &[Vec<u32>],
+) -> Result<Option<GraphPlan>, PlanError> {
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
-        let Some(order) = Search::new(&net, room, work(&net, effort)).within(&starts) else {
+        let work = work(net, request.effort.max(1));
+        let Some(order) = Search::new(net, room, work).within(starts) else {
             break;
         };
-        let found = Found::of(graph, &net.program(graph, &order)?);
-        if found.peak() <= budget {
-            return Ok(Some(found));
+        let plan = net.plan(&order)?;
+        if plan.simulated.peak <= request.most_bytes() {
+            return Ok(Some(plan));
         }
-        room.device = (room.device - bytes(found.peak() - budget)).max(0);
+        room.device = (room.device - bytes(plan.simulated.peak - request.most_bytes())).max(0);
     }
     Ok(None)
 }
 
-/// The program with the smallest peak that is found, starting from the recorded order or another program.
-pub(crate) fn smallest(
-    graph: &Graph,
-    host: Bytes,
-    starts: &[Vec<OperationId>],
-) -> Result<Program, GraphError> {
-    let net = Net::new(graph)?;
-    let room = Room {
-        device: i64::MAX,
-        host: bytes(host),
-    };
-    let work = work(&net, 1).max(START_WORK.min(STEPS_OF_ONE * net.ranks as u64));
-    let order = Search::new(&net, room, work).smallest(&net.orders(starts));
-    net.program(graph, &order)
-}
-
 /// How much work improving may take.
-fn work(net: &Net, effort: u32) -> u64 {
+fn work(net: &Net<'_>, effort: u32) -> u64 {
     u64::from(effort) * MOST_WORK.min(WORK_OF_ONE * net.ranks as u64)
 }
 
@@ -140,13 +173,12 @@ impl Search<'_> {
         }
         let mut best: Option<(f64, Vec<u32>)> = None;
         let (mut most, mut spent) = (START_WORK, 0);
-        for (start, parts) in starts
+        let tries = starts
             .iter()
-            .flat_map(|start| [1, 4, i64::MAX].map(|parts| (start, parts)))
-        {
-            self.runs.restart(start);
-            let fits = self.fit(Choice { parts, ..START }, usize::MAX, most);
-            if fits {
+            .flat_map(|start| PARTS.map(|parts| (start, parts)));
+        for (start, parts) in tries {
+            self.runs = Runs::of(self.net, start);
+            if self.fit(Choice { parts, ..START }, usize::MAX, most) {
                 self.prune(self.runs.extra(), 0.0, most);
                 most = most.min(MORE_WORK.max(LONGER * self.runs.work));
                 if best.as_ref().is_none_or(|best| self.runs.seconds < best.0) {
@@ -157,14 +189,11 @@ impl Search<'_> {
             spent += self.runs.work;
         }
         self.most_seconds = f64::INFINITY;
-        match best {
-            Some((_, order)) => self.runs.restart(&order),
-            None => {
-                self.runs.restart(&Runs::recorded(self.net));
-                if !self.descend(self.work) {
-                    return None;
-                }
-            }
+        let recorded = || self.net.recorded();
+        let order = best.as_ref().map_or_else(recorded, |best| best.1.clone());
+        self.runs = Runs::of(self.net, &order);
+        if best.is_none() && !self.descend(self.work) {
+            return None;
         }
         self.prune(self.runs.extra(), 0.0, u64::MAX);
         let left = self.work.saturating_sub(spent);
@@ -176,7 +205,7 @@ impl Search<'_> {
         let mut best = self.runs.order();
         let mut least = self.runs.peak();
         for start in starts {
-            self.runs.restart(start);
+            self.runs = Runs::of(self.net, start);
             if self.runs.peak() < least && self.runs.host_peak() <= self.room.host {
                 (least, best) = (self.runs.peak(), start.clone());
             }
@@ -185,10 +214,10 @@ impl Search<'_> {
         let mut step = (least - floor) / 2;
         let mut left = self.work;
         while least > floor && left > 0 {
-            let shortest = ((least - self.net.fixed) as f64 * LEAST_STEP) as i64 + 1;
+            let shortest = ((least - self.net.fixed()) as f64 * LEAST_STEP) as i64 + 1;
             let last = step <= shortest;
             self.room.device = (least - step.max(shortest)).max(floor);
-            self.runs.restart(&best);
+            self.runs = Runs::of(self.net, &best);
             let part = if last { LEAST_STEP_PART } else { STEP_PART };
             let fits = self.descend(left.min(self.work / part));
             left = left.saturating_sub(self.runs.work);
@@ -201,19 +230,21 @@ impl Search<'_> {
             }
         }
         // The list of a program takes memory, too.
-        self.runs.restart(&best);
+        self.runs = Runs::of(self.net, &best);
         self.room.device = least;
         self.prune(self.runs.extra(), 0.0, u64::MAX);
         self.improve(self.work / STEP_PART)
     }
 
-    /// How the evictions of a round are chosen.
-    fn choice(&mut self, parts: i64, most_lenient: usize) -> Choice {
-        Choice {
-            parts,
+    /// Changes some runs, and fits the program again. Whether it fits.
+    fn round(&mut self, most_lenient: usize) -> bool {
+        self.change();
+        let choice = Choice {
             blinks: MOST_BLINKS * self.random.random::<f64>(),
             lenient: self.random.random_range(0..most_lenient),
-        }
+            ..START
+        };
+        self.fit(choice, ROUND, self.work)
     }
 
     /// Lowers the bytes above the room until there are none, with at most so much work.
@@ -224,9 +255,7 @@ impl Search<'_> {
         let mut over = self.runs.overflow(self.room);
         while over > 0.0 && self.runs.work < end {
             let before = self.runs.seconds;
-            self.change();
-            let choice = self.choice(4, 6);
-            self.fit(choice, ROUND, self.work);
+            self.round(6);
             let mut now = self.runs.overflow(self.room);
             let most = over * (1.0 + 0.1 * self.random.random::<f64>().powi(4));
             if now <= most {
@@ -252,18 +281,11 @@ impl Search<'_> {
         let (begin, end) = (self.runs.work, self.runs.work + work);
         while self.runs.work < end && self.runs.seconds > plain * (1.0 + 1e-12) {
             let left = (end - self.runs.work) as f64 / (end - begin) as f64;
-            let again = self.runs.count().saturating_sub(self.net.ranks);
+            let again = self.runs.again();
             let over = (self.runs.seconds - plain).max(1e-12 * plain);
             let heat = 0.6 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
             let before = self.runs.seconds;
-            self.change();
-            let parts = if self.random.random_bool(0.5) {
-                2
-            } else {
-                i64::MAX
-            };
-            let choice = self.choice(parts, 4);
-            let fits = self.fit(choice, ROUND, self.work);
+            let fits = self.round(4);
             if fits {
                 self.prune_changed(0.0);
             }

@@ -1,11 +1,14 @@
 //! A graph as the search sees it: views are contracted into their bases, and what must be there at the end is read by a
-//! last operation.
+//! last operation. With a link, all that can be moved to the host has transfers.
 
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use crate::graph::{Graph, GraphError, Operation, OperationId, Program, TensorId, Transfer};
+use crate::bytes::Bytes;
+use crate::graph::{
+    Graph, GraphError, GraphPlan, Link, OperationId, PlanError, Program, TensorId, Transfer,
+};
 
 /// Numbers of values or operations, most often one or two.
 type Few = SmallVec<[u32; 2]>;
@@ -16,6 +19,8 @@ pub(super) struct Op {
     pub(super) seconds: f64,
     /// Bytes beside inputs and outputs while it runs.
     pub(super) temporary: i64,
+    /// The least bytes held while it runs.
+    pub(super) need: i64,
     /// Bytes of its outputs, on the device and on the host.
     pub(super) made: [i64; 2],
     /// The values that it reads, each once.
@@ -31,13 +36,13 @@ pub(super) struct Op {
     pub(super) before: Option<u32>,
     /// Its place in recorded order; of a transfer, that of its tensor's maker.
     pub(super) rank: u32,
-    pub(super) transfer: bool,
 }
 
 /// What an operation makes and others read: a tensor with its views.
 pub(super) struct Value {
     pub(super) bytes: [i64; 2],
-    pub(super) maker: u32,
+    /// The operations that make it: its maker, and with transfers its fetch.
+    pub(super) makers: Few,
     pub(super) transfers: Option<Transfers>,
     pub(super) readers: Few,
 }
@@ -51,276 +56,255 @@ pub(super) struct Transfers {
 }
 
 /// The contracted graph.
-pub(super) struct Net {
-    /// Those that were recorded, the transfers, and the last operation, which alone has no number in the graph.
+pub(super) struct Net<'a> {
+    graph: &'a Graph,
+    link: Option<&'a Link>,
+    roots: Vec<TensorId>,
+    /// Those that were recorded, the last one, and the offload and the fetch of each tensor that can be moved.
     pub(super) ops: Vec<Op>,
-    ids: Vec<OperationId>,
     pub(super) values: Vec<Value>,
-    /// Bytes held at every moment.
-    pub(super) fixed: i64,
     /// The number of recorded operations and the last one.
     pub(super) ranks: usize,
+    /// The recorded operations in the graph.
+    ids: Vec<OperationId>,
+    /// The tensors that can be moved.
+    movable: Vec<TensorId>,
+    /// The value of each root that is made.
+    numbers: Vec<Option<u32>>,
 }
 
-impl Net {
-    /// The net of a graph, which may have transfers of some tensors.
-    pub(super) fn new(graph: &Graph) -> Result<Net, GraphError> {
+impl<'a> Net<'a> {
+    pub(super) fn new(graph: &'a Graph, link: Option<&'a Link>) -> Result<Net<'a>, GraphError> {
         let recorded = Program::recorded(graph)?.without_dead_runs(graph);
-        let contracted = Contracted {
+        let mut net = Net {
             graph,
+            link,
             roots: graph.roots(),
-            number: vec![None; graph.tensors.len()],
-            reads: graph.tensor_ids().map(|tensor| vec![tensor]).collect(),
-            beside: vec![0; graph.tensors.len()],
-            updates: vec![None; graph.tensors.len()],
-            net: Net {
-                ops: Vec::new(),
-                ids: Vec::new(),
-                values: Vec::new(),
-                fixed: graph.fixed_bytes.0 as i64,
-                ranks: 0,
-            },
+            ops: Vec::new(),
+            values: Vec::new(),
+            ranks: 0,
+            ids: Vec::new(),
+            movable: Vec::new(),
+            numbers: vec![None; graph.tensors.len()],
         };
-        Ok(contracted.net(&recorded))
-    }
-
-    /// The operations of each program, and the last one.
-    pub(super) fn orders(&self, programs: &[Vec<OperationId>]) -> Vec<Vec<u32>> {
-        let numbers: HashMap<OperationId, u32> = self.ids.iter().copied().zip(0..).collect();
-        let orders = programs.iter().map(|program| {
-            let known = program.iter().filter_map(|id| numbers.get(id).copied());
-            known.chain([self.ids.len() as u32]).collect()
-        });
-        orders.collect()
-    }
-
-    /// The program of a list of operations: views run directly before they are read, again where their base is made anew.
-    pub(super) fn program(&self, graph: &Graph, order: &[u32]) -> Result<Program, GraphError> {
-        let roots = graph.roots();
-        let mut maker = vec![None; graph.tensors.len()];
-        for (id, operation) in graph.operation_ids().zip(&graph.operations) {
-            for output in operation.outputs.iter().filter(|_| operation.view) {
-                maker[output.index()] = Some(id);
-            }
-        }
-        // How often a tensor's storage has been made, and how often it had been when its view was made.
-        let mut made = vec![0_u32; graph.tensors.len()];
-        let mut viewed = vec![None; graph.tensors.len()];
-        let mut list = Vec::new();
-        let mut view = |tensor: TensorId, made: &[u32], list: &mut Vec<OperationId>| {
-            let mut views = Vec::new();
-            let mut open = vec![tensor];
-            while let Some(tensor) = open.pop() {
-                let now = Some(made[roots[tensor.index()].index()]);
-                if let Some(id) = maker[tensor.index()]
-                    && viewed[tensor.index()] != now
-                {
-                    for output in &graph.operation(id).outputs {
-                        viewed[output.index()] = now;
-                    }
-                    views.push(id);
-                    open.extend(&graph.operation(id).inputs);
-                }
-            }
-            views.sort_unstable();
-            list.extend(views);
-        };
-        for &id in order.iter().filter_map(|&op| self.ids.get(op as usize)) {
-            let operation = graph.operation(id);
-            for &input in &operation.inputs {
-                view(input, &made, &mut list);
-            }
-            for output in &operation.outputs {
-                made[output.index()] += 1;
-            }
-            list.push(id);
-        }
-        for output in graph.outputs() {
-            view(output, &made, &mut list);
-        }
-        Ok(Program::settled(graph, list)?.without_dead_runs(graph))
-    }
-}
-
-/// A graph, contracted as far as its operations have been added.
-struct Contracted<'a> {
-    graph: &'a Graph,
-    roots: Vec<TensorId>,
-    /// The value of a root.
-    number: Vec<Option<u32>>,
-    /// What a read of a tensor reads: itself, or the base of its views and what these read besides.
-    reads: Vec<Vec<TensorId>>,
-    /// The most bytes that a view on the way to it takes while it runs.
-    beside: Vec<i64>,
-    /// The update of a tensor.
-    updates: Vec<Option<u32>>,
-    net: Net,
-}
-
-impl Contracted<'_> {
-    fn net(mut self, recorded: &Program) -> Net {
-        let graph = self.graph;
+        let mut updates: HashMap<TensorId, u32> = HashMap::new();
         for &id in recorded.operations() {
             let operation = graph.operation(id);
-            if operation.view {
-                self.view(operation);
-            } else {
-                self.add(id, operation);
+            if !operation.view {
+                updates.extend(operation.updates.map(|one| (one, net.ops.len() as u32)));
+                net.add(id);
             }
         }
-        for (op, id) in self.net.ids.iter().enumerate() {
+        for (op, id) in (0..).zip(&net.ids) {
             let inputs = graph.operation(*id).inputs.iter();
-            let updates = inputs.filter_map(|one| self.updates[self.roots[one.index()].index()]);
-            self.net.ops[op].before = updates.filter(|&update| update != op as u32).min();
-        }
-        let recorded = self.net.ops.len();
-        self.net.ranks = recorded + 1;
-        for (id, operation) in graph.operation_ids().zip(&graph.operations) {
-            if operation.transfer.is_some() {
-                self.transfer(id, operation);
-            }
+            let updates = inputs.filter_map(|one| updates.get(&net.roots[one.index()]).copied());
+            net.ops[op as usize].before = updates.filter(|&update| update != op).min();
         }
         let outputs: Vec<TensorId> = graph.outputs().collect();
-        let (inputs, _) = self.read(&outputs, None);
-        let beside = outputs.iter().map(|one| self.beside[one.index()]);
-        self.put(Op {
-            temporary: beside.max().unwrap_or(0),
-            inputs,
+        let last = Op {
+            inputs: net.read(&outputs),
             once: true,
             fixed: true,
-            rank: recorded as u32,
+            rank: net.ops.len() as u32,
             ..Op::default()
-        });
+        };
+        net.put(last);
+        net.ranks = net.ops.len();
+        if let Some(link) = link {
+            for tensor in graph.tensor_ids() {
+                net.add_transfers(tensor, link)?;
+            }
+        }
         // What takes no bytes and is not read costs nothing: the search shall not see it.
-        let values = &self.net.values;
+        let values = &net.values;
         let costs = |of: &Value| of.bytes != [0; 2] || !of.readers.is_empty();
-        for op in &mut self.net.ops {
+        for op in &mut net.ops {
             op.outputs.retain(|one| costs(&values[*one as usize]));
         }
-        self.net
+        Ok(net)
     }
 
-    /// The values that are read with some tensors, and whether `taken` is read once.
-    fn read(&self, tensors: &[TensorId], taken: Option<u32>) -> (Few, bool) {
-        let read = tensors.iter().flat_map(|one| &self.reads[one.index()]);
-        let mut values: Few = read.filter_map(|one| self.number[one.index()]).collect();
-        let once = values.iter().filter(|&&value| Some(value) == taken).count() == 1;
+    /// The values that are read with some tensors.
+    fn read(&self, tensors: &[TensorId]) -> Few {
+        let roots = tensors.iter().map(|one| self.roots[one.index()]);
+        let mut values: Few = roots.filter_map(|one| self.numbers[one.index()]).collect();
         values.sort_unstable();
         values.dedup();
-        (values, once)
+        values
     }
 
-    /// What views take that run for an operation.
-    fn beside(&self, operation: &Operation) -> i64 {
-        let inputs = operation.inputs.iter().map(|one| self.beside[one.index()]);
-        inputs.max().unwrap_or(0)
-    }
-
-    fn view(&mut self, operation: &Operation) {
-        let read = operation.inputs.iter();
-        let read: Vec<TensorId> = read
-            .flat_map(|one| self.reads[one.index()].clone())
-            .collect();
-        let base = read.first().and_then(|root| self.number[root.index()]);
-        if let Some(base) = base.filter(|_| !operation.repeatable) {
-            let maker = self.net.values[base as usize].maker;
-            self.net.ops[maker as usize].once = true;
-        }
-        let beside = self.beside(operation).max(operation.temp_bytes.0 as i64);
-        for output in &operation.outputs {
-            self.reads[output.index()].clone_from(&read);
-            self.beside[output.index()] = beside;
-        }
-    }
-
-    fn value(&mut self, tensor: TensorId) -> u32 {
-        let of = self.graph.tensor(tensor);
-        let number = self.net.values.len() as u32;
-        self.number[tensor.index()] = Some(number);
-        self.net.values.push(Value {
-            bytes: [of.bytes.0 as i64, of.host_bytes.0 as i64],
-            maker: self.net.ops.len() as u32,
+    /// A new value that the next operation makes.
+    fn value(&mut self, bytes: [Bytes; 2]) -> u32 {
+        self.values.push(Value {
+            bytes: bytes.map(|one| one.0 as i64),
+            makers: Few::from_elem(self.ops.len() as u32, 1),
             transfers: None,
             readers: Few::new(),
         });
-        number
+        self.values.len() as u32 - 1
     }
 
-    fn add(&mut self, id: OperationId, operation: &Operation) {
-        let op = self.net.ops.len() as u32;
-        let taken = operation.in_place.map(|place| operation.inputs[place]);
-        let taken = taken.and_then(|one| self.number[self.roots[one.index()].index()]);
-        let (inputs, once) = self.read(&operation.inputs, taken);
-        let outputs = operation.outputs.iter();
-        let outputs: Few = outputs.map(|&output| self.value(output)).collect();
-        let bytes = |value: u32| self.net.values[value as usize].bytes[0];
-        let fits = |&taken: &u32| {
-            let first = outputs.first();
-            once && first.is_some_and(|&first| bytes(first) == bytes(taken))
-        };
-        let reuses = taken.filter(fits);
-        let made = outputs.iter().map(|&value| bytes(value)).sum();
-        let temporary = operation.temp_bytes.0 as i64;
+    fn add(&mut self, id: OperationId) {
+        let operation = self.graph.operation(id);
+        let inputs = self.read(&operation.inputs);
+        let root = |place: usize| self.roots[operation.inputs[place].index()];
+        let taken = operation.in_place.map(root).filter(|taken| {
+            let read = (0..operation.inputs.len()).filter(|&place| root(place) == *taken);
+            read.count() == 1
+        });
+        let taken = taken.and_then(|taken| self.numbers[taken.index()]);
+        let mut outputs = Few::new();
+        for &output in &operation.outputs {
+            let value = self.value([self.graph.tensor(output).bytes, Bytes::ZERO]);
+            self.numbers[output.index()] = Some(value);
+            outputs.push(value);
+        }
+        let bytes = |value: &u32| self.values[*value as usize].bytes[0];
+        let first = outputs.first().map(bytes);
         let added = Op {
             seconds: operation.seconds.0,
-            temporary: temporary.max(self.beside(operation) - made),
-            made: [made, 0],
+            temporary: operation.temp_bytes.0 as i64,
+            made: [outputs.iter().map(bytes).sum(), 0],
             inputs,
-            reuses,
+            reuses: taken.filter(|taken| first == Some(bytes(taken))),
             outputs,
             once: !operation.repeatable || operation.updates.is_some(),
             fixed: operation.updates.is_some(),
-            rank: op,
+            rank: self.ops.len() as u32,
             ..Op::default()
         };
         self.put(added);
-        self.net.ids.push(id);
-        if let Some(tensor) = operation.updates {
-            self.updates[tensor.index()] = Some(op);
-        }
+        self.ids.push(id);
     }
 
-    /// Adds a transfer of a tensor, if the tensor is made at all.
-    fn transfer(&mut self, id: OperationId, operation: &Operation) {
-        let op = self.net.ops.len() as u32;
-        let Some(input) = self.number[operation.inputs[0].index()] else {
-            return;
+    /// Adds the transfers of a tensor, if it is made, takes bytes and is no update.
+    fn add_transfers(&mut self, tensor: TensorId, link: &Link) -> Result<(), GraphError> {
+        let bytes = self.graph.tensor(tensor).bytes;
+        let Some(value) = self.numbers[tensor.index()].filter(|_| !bytes.is_zero()) else {
+            return Ok(());
         };
-        let (tensor, output) = match operation.transfer {
-            // The fetch of a tensor comes directly after its offload.
-            Some(Transfer::Offload) => {
-                let copy = self.value(operation.outputs[0]);
-                self.net.values[input as usize].transfers = Some(Transfers {
-                    offload: op,
-                    copy,
-                    fetch: op + 1,
-                });
-                (input, copy)
-            }
-            _ => {
-                let tensor = self.number[operation.outputs[0].index()].unwrap_or(input);
-                (tensor, tensor)
-            }
-        };
-        let rank = self.net.values[tensor as usize].maker;
-        self.put(Op {
-            seconds: operation.seconds.0,
-            temporary: operation.temp_bytes.0 as i64,
-            made: self.net.values[output as usize].bytes,
-            inputs: Few::from_elem(input, 1),
-            outputs: Few::from_elem(output, 1),
-            rank,
-            transfer: true,
-            ..Op::default()
+        let rank = self.values[value as usize].makers[0];
+        if self.ops[rank as usize].fixed {
+            return Ok(());
+        }
+        let number = self.ops.len() as u32;
+        let copy = self.value([Bytes::ZERO, bytes]);
+        for (transfer, input, output) in [
+            (Transfer::Offload, value, copy),
+            (Transfer::Fetch, copy, value),
+        ] {
+            let costs = link.transfer(transfer, bytes)?;
+            self.put(Op {
+                seconds: costs.seconds.0,
+                temporary: costs.temp_bytes.0 as i64,
+                made: self.values[output as usize].bytes,
+                inputs: Few::from_elem(input, 1),
+                outputs: Few::from_elem(output, 1),
+                rank,
+                ..Op::default()
+            });
+        }
+        let (offload, fetch) = (number, number + 1);
+        let of = &mut self.values[value as usize];
+        of.makers.push(fetch);
+        of.transfers = Some(Transfers {
+            offload,
+            copy,
+            fetch,
         });
-        self.net.ids.push(id);
+        self.movable.push(tensor);
+        Ok(())
     }
 
-    fn put(&mut self, op: Op) {
-        let number = self.net.ops.len() as u32;
+    fn put(&mut self, mut op: Op) {
+        let number = self.ops.len() as u32;
+        op.need = self.fixed() + op.temporary + if op.reuses.is_none() { op.made[0] } else { 0 };
         for &value in &op.inputs {
-            self.net.values[value as usize].readers.push(number);
+            let value = &mut self.values[value as usize];
+            value.readers.push(number);
+            op.need += value.bytes[0];
         }
-        self.net.ops.push(op);
+        self.ops.push(op);
+    }
+
+    /// The recorded operations, and the last one.
+    pub(super) fn recorded(&self) -> Vec<u32> {
+        (0..self.ranks as u32).collect()
+    }
+
+    /// Bytes held at every moment.
+    pub(super) fn fixed(&self) -> i64 {
+        self.graph.fixed_bytes.0 as i64
+    }
+
+    /// Whether an operation moves a tensor.
+    pub(super) fn moves(&self, op: u32) -> bool {
+        op as usize >= self.ranks
+    }
+
+    /// The operations of a program without transfers, and the last one.
+    pub(super) fn order(&self, program: &[OperationId]) -> Vec<u32> {
+        let numbers: HashMap<OperationId, u32> = self.ids.iter().copied().zip(0..).collect();
+        let known = program.iter().filter_map(|id| numbers.get(id).copied());
+        known.chain([self.ids.len() as u32]).collect()
+    }
+
+    /// The plan of a list of operations: views run directly before they are read, again where their base is made anew.
+    pub(super) fn plan(&self, order: &[u32]) -> Result<GraphPlan, PlanError> {
+        let graph = self.graph;
+        let transfers = order.iter().filter(|op| self.moves(**op));
+        let mut moved: Vec<usize> = transfers.map(|op| self.moved(*op)).collect();
+        moved.sort_unstable();
+        moved.dedup();
+        let mut viewing = vec![OperationId(0); graph.tensors.len()];
+        for (id, view) in graph.operation_ids().zip(&graph.operations) {
+            for output in view.outputs.iter().filter(|_| view.view) {
+                viewing[output.index()] = id;
+            }
+        }
+        let outputs: Vec<TensorId> = graph.outputs().collect();
+        // How often a value has been made, and how often it had been when its view was made.
+        let mut made = vec![0; self.values.len()];
+        let mut viewed = vec![None; graph.tensors.len()];
+        let mut list = Vec::new();
+        for &op in order {
+            let (id, read) = match self.ids.get(op as usize) {
+                Some(&id) => (Some(id), &graph.operation(id).inputs),
+                None if self.moves(op) => {
+                    let place = moved.partition_point(|&one| one < self.moved(op));
+                    let first = graph.operations.len() + 2 * place;
+                    let id = first + (op as usize - self.ranks) % 2;
+                    (Some(OperationId(id as u32)), &Vec::new())
+                }
+                None => (None, &outputs),
+            };
+            let (mut open, mut views) = (read.clone(), Vec::new());
+            while let Some(tensor) = open.pop() {
+                let root = self.roots[tensor.index()];
+                let value = self.numbers[root.index()];
+                let now = Some(value.map_or(0, |value| made[value as usize]));
+                if tensor != root && viewed[tensor.index()] != now {
+                    let id = viewing[tensor.index()];
+                    let view = graph.operation(id);
+                    for output in &view.outputs {
+                        viewed[output.index()] = now;
+                    }
+                    open.extend(&view.inputs);
+                    views.push(id);
+                }
+            }
+            views.sort_unstable();
+            list.extend(views.into_iter().chain(id));
+            for &value in &self.ops[op as usize].outputs {
+                made[value as usize] += 1;
+            }
+        }
+        let offloaded = moved.into_iter().map(|place| self.movable[place]);
+        GraphPlan::of_operations(graph, self.link, list, offloaded.collect())
+    }
+
+    /// The place of the tensor that a transfer moves.
+    fn moved(&self, transfer: u32) -> usize {
+        (transfer as usize - self.ranks) / 2
     }
 }

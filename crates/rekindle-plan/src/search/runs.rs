@@ -85,7 +85,7 @@ pub(super) struct Change {
 }
 
 pub(super) struct Runs<'a> {
-    pub(super) net: &'a Net,
+    pub(super) net: &'a Net<'a>,
     pub(super) runs: Vec<Run>,
     /// Where each run is.
     keys: Vec<Key>,
@@ -108,46 +108,24 @@ pub(super) struct Runs<'a> {
 const LOW: i64 = i64::MIN / 4;
 
 impl<'a> Runs<'a> {
-    /// Each operation once.
-    pub(super) fn recorded(net: &'a Net) -> Vec<u32> {
-        let ops = 0..net.ops.len() as u32;
-        ops.filter(|&op| !net.ops[op as usize].transfer).collect()
-    }
-
     /// The runs of a list of operations.
-    pub(super) fn of(net: &'a Net, order: &[u32]) -> Runs<'a> {
+    pub(super) fn of(net: &'a Net<'a>, order: &[u32]) -> Runs<'a> {
         let leaves = net.ranks.next_power_of_two();
         let mut all = Runs {
             net,
-            runs: Vec::new(),
-            keys: Vec::new(),
+            runs: order.iter().map(|&op| Run::of(net, op)).collect(),
+            keys: Vec::with_capacity(order.len()),
             unused: Vec::new(),
             of: vec![SmallVec::new(); net.ops.len()],
             buckets: vec![Vec::new(); net.ranks],
             leaves,
             tree: vec![Node::NONE; 2 * leaves],
-            dirty: Vec::new(),
+            dirty: (0..net.ranks).collect(),
             within: vec![(u32::MAX, 0); net.values.len()],
-            seconds: 0.0,
+            seconds: order.iter().map(|&op| net.ops[op as usize].seconds).sum(),
             changes: Vec::new(),
             work: 0,
         };
-        all.restart(order);
-        all
-    }
-
-    /// Becomes the runs of another list.
-    pub(super) fn restart(&mut self, order: &[u32]) {
-        let net = self.net;
-        self.runs.clear();
-        self.keys.clear();
-        self.unused.clear();
-        self.of.iter_mut().for_each(SmallVec::clear);
-        self.buckets.iter_mut().for_each(Vec::clear);
-        self.tree.fill(Node::NONE);
-        self.within.fill((u32::MAX, 0));
-        self.changes.clear();
-        (self.seconds, self.work) = (0.0, 0);
         // The bucket of a run is that of the next recorded operation that runs for the first time.
         let mut first: Vec<Option<usize>> = vec![None; net.ops.len()];
         for (place, &op) in order.iter().enumerate() {
@@ -157,28 +135,25 @@ impl<'a> Runs<'a> {
         let mut buckets = vec![0; order.len()];
         for (place, &op) in order.iter().enumerate().rev() {
             let of = &net.ops[op as usize];
-            if first[op as usize] == Some(place) && !of.transfer {
+            if first[op as usize] == Some(place) && !net.moves(op) {
                 at = at.min(of.rank);
             }
             buckets[place] = at;
         }
-        for (id, (&op, &at)) in (0..).zip(order.iter().zip(&buckets)) {
-            let of = &net.ops[op as usize];
-            let list = &mut self.buckets[at as usize];
-            self.runs.push(Run::of(net, op));
-            self.keys.push(key(at, list.len() as u32));
+        for (id, (&op, at)) in (0..).zip(order.iter().zip(buckets)) {
+            let list = &mut all.buckets[at as usize];
+            all.keys.push(key(at, list.len() as u32));
             list.push(id);
-            self.of[op as usize].push(id);
-            self.widen(op, at);
-            self.seconds += of.seconds;
-            self.dirty.push(at as usize);
+            all.of[op as usize].push(id);
+            all.widen(op, at);
         }
         for id in 0..order.len() as u32 {
-            for &value in &self.op(id).outputs {
-                self.free(value, id, 1);
+            for &value in &all.op(id).outputs {
+                all.free(value, id, 1);
             }
         }
-        self.settle();
+        all.settle();
+        all
     }
 
     /// The operations, in order.
@@ -187,9 +162,9 @@ impl<'a> Runs<'a> {
         runs.map(|&run| self.runs[run as usize].op).collect()
     }
 
-    /// The number of runs.
-    pub(super) fn count(&self) -> usize {
-        self.runs.len() - self.unused.len()
+    /// The number of runs that the recorded order does not have.
+    pub(super) fn again(&self) -> usize {
+        (self.runs.len() - self.unused.len()).saturating_sub(self.net.ranks)
     }
 
     /// The operation of a run.
@@ -199,7 +174,7 @@ impl<'a> Runs<'a> {
 
     pub(super) fn peak(&self) -> i64 {
         debug_assert!(self.dirty.is_empty());
-        self.net.fixed + self.tree[1].top[0]
+        self.net.fixed() + self.tree[1].top[0]
     }
 
     pub(super) fn host_peak(&self) -> i64 {
@@ -214,7 +189,7 @@ impl<'a> Runs<'a> {
 
     /// The bytes above the room, of all moments: together they may be more than an `i64` holds.
     pub(super) fn overflow(&self, room: Room) -> f64 {
-        let mut held = self.net.fixed;
+        let mut held = self.net.fixed();
         let mut total = (self.host_peak() - room.host).max(0) as f64;
         for one in 0..self.buckets.len() {
             let (change, top) = self.moment(one);
@@ -315,27 +290,22 @@ impl<'a> Runs<'a> {
         next.map_or(END, |&run| self.key(run))
     }
 
+    /// Where one of some operations runs next, after a place.
+    fn next_of(&self, ops: &[u32], after: Key) -> Key {
+        let next = ops.iter().map(|&op| self.next_run(op, after));
+        next.min().unwrap_or(END)
+    }
+
     /// The last run that makes a value, before a place.
     pub(super) fn made_before(&self, value: u32, place: Key) -> Option<u32> {
-        let of = &self.net.values[value as usize];
-        let made = self.before(of.maker, place);
-        let Some(transfers) = &of.transfers else {
-            return made;
-        };
-        let fetched = self.before(transfers.fetch, place);
-        made.into_iter()
-            .chain(fetched)
-            .max_by_key(|&run| self.key(run))
+        let makers = self.net.values[value as usize].makers.iter();
+        let made = makers.filter_map(|&maker| self.before(maker, place));
+        made.max_by_key(|&run| self.key(run))
     }
 
     /// Where a value is made next, after a place.
     pub(super) fn made_next(&self, value: u32, after: Key) -> Key {
-        let of = &self.net.values[value as usize];
-        let next = self.next_run(of.maker, after);
-        match &of.transfers {
-            None => next,
-            Some(transfers) => next.min(self.next_run(transfers.fetch, after)),
-        }
+        self.next_of(&self.net.values[value as usize].makers, after)
     }
 
     /// The last run that reads a value, between two places.
@@ -354,9 +324,7 @@ impl<'a> Runs<'a> {
 
     /// Where a value is read next, after a place.
     pub(super) fn next_read(&self, value: u32, after: Key) -> Key {
-        let readers = self.net.values[value as usize].readers.iter();
-        let next = readers.map(|&reader| self.next_run(reader, after));
-        next.min().unwrap_or(END)
+        self.next_of(&self.net.values[value as usize].readers, after)
     }
 
     /// The place of a value that a run makes among its outputs.
@@ -411,10 +379,6 @@ impl<'a> Runs<'a> {
     /// Inserts a run of an operation at a place, before the run that is there.
     pub(super) fn insert(&mut self, op: u32, place: Key) {
         self.note(op, place, true);
-        self.put(op, place);
-    }
-
-    fn put(&mut self, op: u32, place: Key) {
         self.around(op, place, None, -1);
         let id = self.unused.pop().unwrap_or(self.runs.len() as u32);
         if id as usize == self.runs.len() {
@@ -456,12 +420,8 @@ impl<'a> Runs<'a> {
 
     /// Removes a run.
     pub(super) fn remove(&mut self, run: u32) {
-        self.note(self.runs[run as usize].op, self.key(run), false);
-        self.take(run);
-    }
-
-    fn take(&mut self, run: u32) {
         let (op, place) = (self.runs[run as usize].op, self.key(run));
+        self.note(op, place, false);
         self.around(op, place, Some(run), -1);
         let at = self.count_before(op, place);
         self.of[op as usize].remove(at);
@@ -505,7 +465,7 @@ impl<'a> Runs<'a> {
     /// Whether a run is one that the recorded order does not have.
     pub(super) fn is_extra(&self, run: u32) -> bool {
         let Run { op, .. } = self.runs[run as usize];
-        self.of[op as usize].len() > 1 || self.op(run).transfer
+        self.of[op as usize].len() > 1 || self.net.moves(op)
     }
 
     /// The runs that the recorded order does not have.
@@ -520,9 +480,10 @@ impl<'a> Runs<'a> {
             && let Some(change) = self.changes.pop()
         {
             match change.inserted {
-                true => self.take(self.at(change.place)),
-                false => self.put(change.op, change.place),
+                true => self.remove(self.at(change.place)),
+                false => self.insert(change.op, change.place),
             }
+            self.changes.pop();
             self.seconds = change.seconds;
         }
         self.settle();

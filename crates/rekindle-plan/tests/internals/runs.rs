@@ -4,7 +4,7 @@
     dead_code,
     reason = "these are tests, which use only some of the graphs"
 )]
-#[path = "../../tests/graph_support/graphs.rs"]
+#[path = "../graph_support/graphs.rs"]
 mod graphs;
 
 use proptest::prelude::*;
@@ -12,30 +12,26 @@ use proptest::prelude::*;
 use super::net::Net;
 use super::runs::{END, Runs, key};
 use crate::bytes::Bytes;
-use crate::graph::{Found, Graph, Link, Rate};
+use crate::graph::{Link, Rate};
 use crate::seconds::Seconds;
 use graphs::Sequence;
 
-/// A graph with transfers of every tensor that can have them. Views, which the search does not count, take no time.
-fn linked(mut graph: Graph) -> Graph {
-    for view in graph.operations.iter_mut().filter(|one| one.view) {
-        view.seconds = Seconds::ZERO;
-    }
+/// A link over which moving takes some time and room.
+const LINK: Link = {
     let rate = Rate {
         bytes_per_s: 1.0,
         latency_s: Seconds::ZERO,
     };
-    let link = Link {
+    Link {
         to_host: rate,
         to_device: rate,
         host_bytes: Bytes::MAX,
         staging_bytes: Bytes(3),
-    };
-    graph.with_all_transfers(&link).unwrap().0
-}
+    }
+};
 
 /// Inserts a run whose inputs are there, or removes one that is not needed.
-fn change(runs: &mut Runs<'_>, net: &Net, random: &mut Sequence) {
+fn change(runs: &mut Runs<'_>, net: &Net<'_>, random: &mut Sequence) {
     let at = random.below(net.ranks as u64) as usize;
     let place = random.below(runs.buckets[at].len().max(1) as u64) as u32;
     let place = key(at as u32, place);
@@ -58,9 +54,13 @@ proptest! {
     #[test]
     fn changed_runs_cost_what_the_simulator_says(seed: u64, operations in 1_usize..14) {
         let mut random = Sequence(seed);
-        let graph = linked(graphs::any(&mut random, operations));
-        let net = Net::new(&graph).unwrap();
-        let mut runs = Runs::of(&net, &Runs::recorded(&net));
+        let mut graph = graphs::any(&mut random, operations);
+        // Views, which the search does not count, take no time.
+        for view in graph.operations.iter_mut().filter(|one| one.view) {
+            view.seconds = Seconds::ZERO;
+        }
+        let net = Net::new(&graph, Some(&LINK)).unwrap();
+        let mut runs = Runs::of(&net, &net.recorded());
         for _ in 0..20 {
             let (before, order) = (runs.changes.len(), runs.order());
             let costs = (runs.peak(), runs.host_peak());
@@ -80,10 +80,10 @@ proptest! {
                 }
             }
             runs.settle();
-            let found = Found::of(&graph, &net.program(&graph, &runs.order()).unwrap());
-            prop_assert_eq!(found.peak().0 as i64, runs.peak());
-            prop_assert_eq!(found.simulated.host_peak.0 as i64, runs.host_peak());
-            prop_assert!((found.simulated.time.0 - runs.seconds).abs() < 1e-9);
+            let simulated = net.plan(&runs.order()).unwrap().simulated;
+            prop_assert_eq!(simulated.peak.0 as i64, runs.peak());
+            prop_assert_eq!(simulated.host_peak.0 as i64, runs.host_peak());
+            prop_assert!((simulated.time.0 - runs.seconds).abs() < 1e-9);
         }
     }
 }
