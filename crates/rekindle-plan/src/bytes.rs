@@ -31,14 +31,13 @@ impl<'de> Deserialize<'de> for Bytes {
             }
 
             fn visit_i64<E: de::Error>(self, value: i64) -> Result<Bytes, E> {
-                let whole = u64::try_from(value).ok().map(Bytes);
-                whole.ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
+                let whole = u64::try_from(value).map(Bytes);
+                whole.map_err(|_| E::invalid_value(Unexpected::Signed(value), &self))
             }
 
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Bytes, E> {
-                /// The largest whole number that a float names exactly.
-                const LARGEST: f64 = (1_u64 << 53) as f64;
-                match value.fract() == 0.0 && (0.0..=LARGEST).contains(&value) {
+                // Up to 2^53 a float names every whole number exactly.
+                match value.fract() == 0.0 && (0.0..=2_f64.powi(53)).contains(&value) {
                     true => Ok(Bytes(value as u64)),
                     false => Err(E::invalid_value(Unexpected::Float(value), &self)),
                 }
@@ -57,11 +56,6 @@ impl Bytes {
     /// Whether this is zero.
     pub(crate) fn is_zero(&self) -> bool {
         *self == Bytes::ZERO
-    }
-
-    /// The difference, or `None` if `other` is larger.
-    pub fn checked_sub(self, other: Bytes) -> Option<Bytes> {
-        self.0.checked_sub(other.0).map(Bytes)
     }
 }
 
@@ -101,26 +95,17 @@ impl Sum for Bytes {
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < 1024 {
-            return f.pad(&format!("{} B", self.0));
-        }
-        let units = [
-            ("KiB", 1),
-            ("MiB", 1),
-            ("GiB", 2),
-            ("TiB", 2),
-            ("PiB", 2),
-            ("EiB", 2),
-        ];
-        let mut value = self.0 as f64 / 1024.0;
-        for (unit, decimals) in units {
-            let text = format!("{value:.decimals$}");
+        let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter();
+        let mut value = self.0 as f64;
+        let mut text = format!("{value} B");
+        for (unit, decimals) in units.zip([1, 1, 2, 2, 2, 2]) {
             // 1023.97 KiB would print as 1024.0 KiB: use the next unit instead.
             if value < 1024.0 && !text.starts_with("1024") {
-                return f.pad(&format!("{text} {unit}"));
+                break;
             }
             value /= 1024.0;
+            text = format!("{value:.decimals$} {unit}");
         }
-        f.pad(&format!("{} B", self.0))
+        f.pad(&text)
     }
 }

@@ -9,7 +9,7 @@
 //! | `segments` | segments, cut by bytes or of equal length | `segments.rs` |
 //! | `optimal` | the best persistent schedule | `optimal.rs` |
 //!
-//! `terms.rs` has the symbols of the recurrence, `windows.rs` finds equal windows.
+//! `terms.rs` has the symbols of the recurrences.
 //!
 //! # Long chains
 //! `optimal` examines all windows of stages, of chains of up to 2,000; `auto` gives equal segments for longer ones. `segments`
@@ -19,7 +19,6 @@
 mod optimal;
 mod segments;
 mod terms;
-mod windows;
 
 use terms::Terms;
 
@@ -48,7 +47,7 @@ pub(crate) fn schedules(
 ) -> Result<Vec<Recipe>, PlanError> {
     let stages = chain.stages.len();
     match planner {
-        Planner::None => Ok(vec![Recipe::WHOLE]),
+        Planner::None => Ok(vec![Recipe::default()]),
         Planner::Segments(Some(count)) if count == 0 || count > stages.max(1) => {
             Err(PlanError::segments(count, stages))
         }
@@ -56,14 +55,12 @@ pub(crate) fn schedules(
             let short = stages <= MOST_STAGES_OF_WINDOWS && chain.validate().is_ok();
             let leanest = short.then(|| segments::leanest(&Terms::new(chain), count));
             // On its graph a chain may take less than it says.
-            let starts = leanest.into_iter().chain([segments::equal(stages, count)]);
-            Ok(starts.map(Recipe::Segments).collect())
+            let equal = segments::equal(stages, count);
+            Ok(leanest.flatten().into_iter().chain([equal]).collect())
         }
         Planner::Segments(None) => {
             check_length(planner, stages, MOST_STAGES)?;
-            let counts = segments::numbers(stages).into_iter();
-            let starts = counts.map(|count| segments::equal(stages, count));
-            Ok(starts.map(Recipe::Segments).collect())
+            Ok(segments::several(stages))
         }
         Planner::Optimal | Planner::Auto => {
             chain.validate()?;

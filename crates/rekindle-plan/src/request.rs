@@ -3,18 +3,24 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::bytes::Bytes;
 use crate::graph::Link;
 
-/// The planners. serde writes a planner's name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// The planners. [`Display`](fmt::Display) and serde write a planner's name, without the number of segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(with = "String", inline, description = "", extend("enum" = Planner::ALL))
+)]
 pub enum Planner {
     /// Everything once, in recorded order.
     None,
     /// So many segments, cut where the peak is smallest; without a number the fastest that fit, of equally many stages.
-    Segments(Option<usize>),
+    Segments(#[serde(skip)] Option<usize>),
     /// The best persistent schedule over stages.
     Optimal,
     /// `none` if it fits, else a search over single operations. A chain has only stages: there it is `optimal`.
@@ -44,21 +50,11 @@ impl Planner {
             )),
         }
     }
-
-    /// The name, in lower case, without the number of segments.
-    fn name(self) -> &'static str {
-        match self {
-            Planner::None => "none",
-            Planner::Segments(_) => "segments",
-            Planner::Optimal => "optimal",
-            Planner::Auto => "auto",
-        }
-    }
 }
 
 impl fmt::Display for Planner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        self.serialize(f)
     }
 }
 
@@ -66,7 +62,7 @@ impl FromStr for Planner {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Planner, String> {
-        let found = Planner::ALL.into_iter().find(|one| one.name() == name);
+        let found = Planner::ALL.into_iter().find(|one| one.to_string() == name);
         found.ok_or_else(|| {
             let expected = "expected none, segments, optimal or auto";
             format!("unknown planner `{name}`: {expected}")
@@ -74,31 +70,10 @@ impl FromStr for Planner {
     }
 }
 
-impl Serialize for Planner {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.name())
-    }
-}
-
 impl<'de> Deserialize<'de> for Planner {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Planner, D::Error> {
         let name = String::deserialize(from)?;
         name.parse().map_err(de::Error::custom)
-    }
-}
-
-#[cfg(feature = "schema")]
-impl schemars::JsonSchema for Planner {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Planner".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string", "enum": Planner::ALL.map(Planner::name) })
     }
 }
 
@@ -119,12 +94,7 @@ pub struct Request {
 impl Default for Request {
     /// `auto` without a limit.
     fn default() -> Request {
-        Request {
-            budget: None,
-            planner: Planner::Auto,
-            link: None,
-            effort: 1,
-        }
+        Request::of(Planner::Auto, None)
     }
 }
 
@@ -134,7 +104,8 @@ impl Request {
         Request {
             budget,
             planner,
-            ..Request::default()
+            link: None,
+            effort: 1,
         }
     }
 

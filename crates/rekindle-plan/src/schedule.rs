@@ -16,9 +16,8 @@
 //! Planners make it so that every action finds what it reads, that the loss and the backward of every stage run once,
 //! from the last stage to the first, and that the optimizer runs last.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
+use std::iter::once;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
@@ -30,28 +29,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 #[derive(derive_more::Display)]
 pub struct StageId(pub usize);
 
-/// One action of a training step. [`Display`](fmt::Display) and serde write it as text: `forward 3`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// One action of a training step. [`Display`](std::fmt::Display) and serde write it as text: `forward 3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
 pub enum Action {
     /// The forward of a stage, for the first time or again.
+    #[display("forward {_0}")]
     Forward(StageId),
     /// The loss, and the gradient of the last output.
+    #[display("loss")]
     Loss,
     /// The backward pass of a stage.
+    #[display("backward {_0}")]
     Backward(StageId),
     /// The optimizer's step, which frees all parameter gradients.
+    #[display("optimize")]
     Optimize,
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Action::Forward(stage) => write!(f, "forward {stage}"),
-            Action::Loss => f.write_str("loss"),
-            Action::Backward(stage) => write!(f, "backward {stage}"),
-            Action::Optimize => f.write_str("optimize"),
-        }
-    }
 }
 
 impl Serialize for Action {
@@ -83,51 +75,42 @@ impl<'de> Deserialize<'de> for Action {
 /// last segment runs forward twice.
 #[doc(hidden)]
 pub fn single_level(stages: usize, starts: &[usize]) -> Vec<Action> {
-    let edges = edges(stages, starts);
-    let mut actions = Vec::with_capacity(3 * stages + 2);
-    let last = edges[edges.len() - 2];
-    let forward = |i| Action::Forward(StageId(i));
-    actions.extend((0..last).map(forward));
-    for segment in edges.windows(2).rev() {
-        let stages_of = segment[0]..segment[1];
-        actions.extend(stages_of.clone().map(forward));
-        if segment[1] == stages {
-            actions.push(Action::Loss);
-        }
-        actions.extend(stages_of.rev().map(|i| Action::Backward(StageId(i))));
-    }
-    actions.push(Action::Optimize);
-    actions
+    Recipe::segments(starts).schedule(stages)
 }
 
-/// A schedule in short: a thousand cuts of a long chain are small, their actions are not.
-#[derive(Clone, Debug)]
-pub(crate) enum Recipe {
-    /// Segments, of which the second and later start at these stages.
-    Segments(Vec<usize>),
-    /// These actions, of a nested schedule.
-    Nested(Vec<Action>),
-}
+/// A schedule in short: a thousand cuts of a long chain are small, their actions are not. After the first pass to the loss
+/// these stages run forward again, from a first one to before another, each time when all from there on have run backward.
+/// By default none does: the plain training step.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recipe(pub(crate) Vec<(usize, usize)>);
 
 impl Recipe {
-    /// Everything is kept: the plain training step.
-    pub(crate) const WHOLE: Recipe = Recipe::Segments(Vec::new());
+    /// The schedule of [`single_level`].
+    pub(crate) fn segments(starts: &[usize]) -> Recipe {
+        let firsts = once(0).chain(starts.iter().copied());
+        let again = firsts.zip(starts.iter().copied());
+        let mut again: Vec<(usize, usize)> = again.collect();
+        again.reverse();
+        Recipe(again)
+    }
 
     /// The schedule for a chain of so many stages. Cost: O(actions).
-    pub(crate) fn schedule(&self, stages: usize) -> Cow<'_, [Action]> {
-        match self {
-            Recipe::Segments(starts) => single_level(stages, starts).into(),
-            Recipe::Nested(actions) => actions.into(),
+    pub(crate) fn schedule(&self, stages: usize) -> Vec<Action> {
+        let forward = |i| Action::Forward(StageId(i));
+        let backward = |i| Action::Backward(StageId(i));
+        let mut actions = Vec::with_capacity(4 * stages + 2);
+        actions.extend((0..stages).map(forward));
+        actions.push(Action::Loss);
+        let mut left = stages;
+        for &(start, end) in &self.0 {
+            actions.extend((end..left).rev().map(backward));
+            actions.extend((start..end).map(forward));
+            left = end;
         }
+        actions.extend((0..left).rev().map(backward));
+        actions.push(Action::Optimize);
+        actions
     }
-}
-
-/// Where segments start, and the number of stages.
-fn edges(stages: usize, starts: &[usize]) -> Vec<usize> {
-    let mut edges = vec![0];
-    edges.extend_from_slice(starts);
-    edges.push(stages);
-    edges
 }
 
 /// The segments of a schedule with [one level](single_level), each as its first and last stage, from the first segment to
@@ -136,41 +119,41 @@ pub(crate) fn segments(actions: &[Action]) -> Option<Vec<(StageId, StageId)>> {
     let backward = |action: &&Action| matches!(action, Action::Backward(_));
     let stages = actions.iter().filter(backward).count();
     // Where a segment's backward ends, and the segment before it is recomputed.
-    let ends = actions.windows(2).filter_map(|pair| match pair {
+    let pairs = actions.windows(2).rev();
+    let starts = pairs.filter_map(|pair| match pair {
         [Action::Backward(StageId(start)), Action::Forward(_)] => Some(*start),
         _ => None,
     });
-    let mut starts: Vec<usize> = ends.collect();
-    starts.reverse();
-    if single_level(stages, &starts) != actions {
+    let starts: Vec<usize> = starts.collect();
+    let recipe = Recipe::segments(&starts);
+    if recipe.schedule(stages) != actions {
         return None;
     }
-    let edges = edges(stages, &starts);
-    let segments = edges.windows(2).map(|segment| {
-        let last = segment[1].checked_sub(1)?;
-        Some((StageId(segment[0]), StageId(last)))
-    });
-    segments.collect()
+    let last = (*starts.last().unwrap_or(&0), stages);
+    let segments = recipe.0.into_iter().rev().chain([last]);
+    segments
+        .map(|(first, end)| Some((StageId(first), StageId(end.checked_sub(1)?))))
+        .collect()
 }
 
 /// The actions as text, which tells apart what forwards keep: `forward`, `forward_keep` or `forward_tracked`.
 pub fn written(actions: &[Action]) -> Vec<String> {
     // From the end: where each stage next runs forward, if it does before its backward.
     let mut next: HashMap<usize, usize> = HashMap::new();
-    let mut written = Vec::with_capacity(actions.len());
-    for (place, action) in actions.iter().enumerate().rev() {
+    let later_first = actions.iter().enumerate().rev();
+    let written = later_first.map(|(place, action)| {
         let Action::Forward(StageId(i)) = *action else {
-            written.push(action.to_string());
-            continue;
+            return action.to_string();
         };
         let again = next.insert(i, place);
         let made_again = i.checked_sub(1).and_then(|before| next.get(&before));
-        written.push(match (again, made_again) {
+        match (again, made_again) {
             (None, _) => format!("forward_tracked {i}"),
             (Some(again), Some(&made)) if made < again => action.to_string(),
             _ => format!("forward_keep {i}"),
-        });
-    }
+        }
+    });
+    let mut written: Vec<String> = written.collect();
     written.reverse();
     written
 }

@@ -2,14 +2,17 @@
 
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
-use super::costs::{Chain, LossCost, OptimizerCost, Stage, is_absent};
-use super::validate::{ChainError, FORMAT};
+use super::{Chain, ChainError, LossCost, OptimizerCost, Stage, is_absent};
 use crate::bytes::Bytes;
 
-#[derive(Serialize, Deserialize)]
+/// The `format` of a chain file.
+pub const FORMAT: &str = "rekindle-chain/1";
+
+/// What is read; [`Chain::to_json`] writes the same keys.
+#[derive(Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-struct ChainFile {
+pub(super) struct ChainFile {
     format: String,
     /// Bytes of the input, which is always held.
     input_bytes: Bytes,
@@ -29,21 +32,10 @@ struct ChainFile {
     /// What `rekindle profile` knows of the step that a chain cannot say, so that `plan --chain` gives the plans that
     /// `plan CONFIG` gives. It may change from version to version. A chain without it is taken at its word, and no reserve
     /// is held back.
-    #[serde(default, skip_serializing)]
-    #[cfg_attr(feature = "schema", schemars(with = "serde_json::Value", extend("writeOnly" = false)))]
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "serde_json::Value"))]
     #[expect(dead_code, reason = "allowed in the file, of no use to a chain")]
     profile: Option<IgnoredAny>,
-}
-
-#[cfg(feature = "schema")]
-impl schemars::JsonSchema for Chain {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Chain".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        ChainFile::json_schema(generator)
-    }
 }
 
 impl Chain {
@@ -54,14 +46,7 @@ impl Chain {
     pub fn from_json(text: &str) -> Result<Chain, ChainError> {
         let reader = &mut serde_json::Deserializer::from_str(text);
         let file: Result<ChainFile, _> = serde_path_to_error::deserialize(&mut *reader);
-        let file = file.map_err(|error| {
-            let path = error.path().to_string();
-            let inner = error.into_inner();
-            ChainError(match path.as_str() {
-                "." => inner.to_string(),
-                path => format!("{path}: {inner}"),
-            })
-        })?;
+        let file = file.map_err(|error| ChainError(error.to_string()))?;
         reader.end()?;
         if file.format != FORMAT {
             let found = file.format;
@@ -90,18 +75,15 @@ impl Chain {
     /// # Errors
     /// The chain does not [validate](Chain::validate).
     pub fn to_json(&self) -> Result<String, ChainError> {
+        #[derive(Serialize)]
+        struct Tagged<'a> {
+            format: &'static str,
+            #[serde(flatten)]
+            chain: &'a Chain,
+        }
         self.validate()?;
-        let file = ChainFile {
-            format: FORMAT.to_owned(),
-            input_bytes: self.input_bytes,
-            input_grad: self.input_grad,
-            fixed_bytes: self.fixed_bytes,
-            stages: self.stages.clone(),
-            loss: self.loss,
-            optimizer: self.optimizer,
-            profile: None,
-        };
-        Ok(serde_json::to_string_pretty(&file)?)
+        let (format, chain) = (FORMAT, self);
+        Ok(serde_json::to_string_pretty(&Tagged { format, chain })?)
     }
 }
 

@@ -118,10 +118,11 @@ impl<'a> AllStaged<'a> {
         let mut random = search::random();
         let most = MOST_MOVED / self.graph.operations.len().max(1);
         for left in (0..most).rev() {
-            let mut starts = match &last.recipe {
-                Recipe::Segments(starts) if !starts.is_empty() => starts.clone(),
-                _ => break,
-            };
+            let starts = last.recipe.0.iter().rev().map(|(_, start)| *start);
+            let mut starts: Vec<usize> = starts.collect();
+            if starts.is_empty() {
+                break;
+            }
             for _ in 0..=random.random_range(0..3) {
                 let place = random.random_range(0..starts.len());
                 let before = place.checked_sub(1).map_or(0, |before| starts[before]);
@@ -132,7 +133,7 @@ impl<'a> AllStaged<'a> {
                     false => near.saturating_sub(2).clamp(before + 1, after - 1),
                 };
             }
-            let moved = self.staged(Recipe::Segments(starts), last.stages)?;
+            let moved = self.staged(Recipe::segments(&starts), last.stages)?;
             let higher = best.peak.0 / 16 * left as u64 / most as u64;
             if moved.peak <= last.peak + Bytes(higher) {
                 last = moved;
@@ -185,7 +186,7 @@ impl<'a> AllStaged<'a> {
     /// The plan of one of them.
     pub(crate) fn plan(&self, planner: Planner, staged: &Staged) -> Result<GraphPlan, GraphError> {
         let stages = self.stages[staged.stages].chain().stages.len();
-        let schedule = staged.recipe.schedule(stages).into_owned();
+        let schedule = staged.recipe.schedule(stages);
         Ok(finish(planner, self.program(staged)?, Some(schedule)))
     }
 

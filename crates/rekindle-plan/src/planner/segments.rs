@@ -17,136 +17,84 @@
 use std::iter::successors;
 
 use super::terms::Terms;
+use crate::schedule::Recipe;
 
 /// The most stages of the schedules of all small numbers together, each counted once.
 const SMALL_NUMBERS: usize = 400_000;
 
-/// Where the second and later of so many segments start. Their sizes differ by at most one; the last is not recomputed.
-pub(super) fn equal(stages: usize, segments: usize) -> Vec<usize> {
+/// So many segments. Their sizes differ by at most one; the last is not recomputed.
+pub(super) fn equal(stages: usize, segments: usize) -> Recipe {
     // floor(k n / K): neighbours differ by floor(n / K) or one more, and the last takes the larger one.
-    (1..segments).map(|k| k * stages / segments).collect()
+    let start = |k| k * stages / segments;
+    let again = (1..segments).rev().map(|k| (start(k - 1), start(k)));
+    Recipe(again.collect())
 }
 
-/// Where the second and later of so many segments start, cut by bytes.
-pub(super) fn leanest(terms: &Terms, segments: usize) -> Vec<usize> {
+/// So many segments, cut by bytes; `None` where none is within the plain peak.
+pub(super) fn leanest(terms: &Terms, segments: usize) -> Option<Recipe> {
     let whole = terms.whole();
     let (mut low, mut high) = (0, whole);
-    let Some(mut best) = within(terms, segments, whole) else {
-        return equal(terms.loss(), segments);
-    };
+    let mut best = within(terms, segments, whole)?;
     while high - low > 1 + (whole >> 20) {
         let middle = low + (high - low) / 2;
         match within(terms, segments, middle) {
-            Some(starts) => (best, high) = (starts, middle),
+            Some(segments) => (best, high) = (segments, middle),
             None => low = middle,
         }
     }
-    best
+    Some(best)
 }
 
 /// The cut into so many segments within a peak.
-fn within(terms: &Terms, segments: usize, peak: u64) -> Option<Vec<usize>> {
+fn within(terms: &Terms, segments: usize, peak: u64) -> Option<Recipe> {
     const NONE: u64 = u64::MAX;
-    let stages = terms.loss();
-    let mut inputs = vec![NONE; stages + 1];
-    inputs[0] = 0;
+    // The loss belongs to the last segment.
+    let (stages, all) = (terms.loss(), terms.nodes.len());
+    // A(k, t) + x_t for each stage t, of no segment at first.
+    let mut held = vec![NONE; all + 1];
+    held[0] = 0;
     let mut cuts: Vec<Vec<u32>> = Vec::with_capacity(segments);
     for count in 1..=segments {
         let last = count == segments;
-        let mut now = vec![NONE; stages + 1];
-        let mut cut = vec![0; stages + 1];
+        let mut now = vec![NONE; all + 1];
+        let mut cut = vec![0; all + 1];
         // Each segment has a stage.
         let ends = match last {
-            true => stages..=stages,
+            true => all..=all,
             false => count..=stages - (segments - count),
         };
         for end in ends {
-            // The loss belongs to the last segment.
-            let top = if last { end } else { end - 1 };
-            for (start, takes) in ending(terms, top).take_while(|(_, takes)| *takes <= peak) {
-                let input = if start == 0 { 0 } else { terms.x[start] };
-                let held = inputs[start].saturating_add(input);
-                if held.saturating_add(takes) <= peak && (last || held < now[end]) {
-                    (now[end], cut[end]) = (held, start as u32);
+            let recorded = terms.recorded(end - 1);
+            let grads = terms.later_grads[end - 1];
+            for (start, takes) in recorded.take_while(|(_, takes)| takes + grads <= peak) {
+                let fits = held[start].saturating_add(takes + grads) <= peak;
+                if fits && (last || held[start] < now[end]) {
+                    (now[end], cut[end]) = (held[start], start as u32);
                 }
             }
+            now[end] = now[end].saturating_add(terms.x[end]);
         }
-        inputs = now;
+        held = now;
         cuts.push(cut);
     }
-    if inputs[stages] == NONE {
+    if held[all] == NONE {
         return None;
     }
-    let mut end = stages;
-    let mut starts = Vec::with_capacity(segments);
+    let (mut end, mut again) = (all, Vec::new());
     for cut in cuts.iter().rev() {
-        end = cut[end] as usize;
-        starts.push(end);
+        let start = cut[end] as usize;
+        again.push((start, end));
+        end = start;
     }
-    starts.pop();
-    starts.reverse();
-    Some(starts)
+    // The last segment does not run again.
+    Some(Recipe(again.split_off(1)))
 }
 
-/// The first stage of each segment with this last one, the shortest segment first, and what it takes beside the inputs.
-fn ending(terms: &Terms, top: usize) -> impl Iterator<Item = (usize, u64)> {
-    let mut takes = 0;
-    (0..=top).rev().map(move |start| {
-        takes = terms
-            .all(start, top)
-            .max(terms.nodes[start].saved_bytes.0 + takes);
-        (start, takes + terms.later_grads[top])
-    })
-}
-
-/// The numbers of segments that are tried, from 1 to `stages`: small ones one by one, large ones at about equal ratios.
-pub(super) fn numbers(stages: usize) -> Vec<usize> {
-    let stages = stages.max(1);
-    let small = (SMALL_NUMBERS / stages).max(1);
+/// Equal segments, in all numbers that are tried, from 1 to `stages`: small ones one by one, large ones at about equal ratios.
+pub(super) fn several(stages: usize) -> Vec<Recipe> {
+    let most = stages.max(1);
+    let small = (SMALL_NUMBERS / most).max(1);
     let numbers = successors(Some(1), |number| Some(number + 1 + number / small));
-    let numbers = numbers.take_while(|&number| number < stages);
-    numbers.chain([stages]).collect()
-}
-
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-mod tests {
-    use super::{equal, numbers};
-    use crate::schedule::{segments, single_level, written};
-
-    #[test]
-    fn sizes_differ_by_at_most_one() {
-        for stages in 1..40 {
-            for count in 1..=stages {
-                let found = segments(&single_level(stages, &equal(stages, count))).unwrap();
-                let sizes: Vec<usize> = found
-                    .iter()
-                    .map(|(first, last)| last.0 - first.0 + 1)
-                    .collect();
-                assert_eq!(sizes.len(), count);
-                assert_eq!(sizes.iter().sum::<usize>(), stages);
-                assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
-                assert_eq!(sizes.last(), sizes.iter().max());
-            }
-        }
-    }
-
-    #[test]
-    fn two_segments_of_three_stages() {
-        assert_eq!(
-            written(&single_level(3, &equal(3, 2))).join(", "),
-            "forward_keep 0, forward_tracked 1, forward_tracked 2, loss, backward 2, backward 1, \
-             forward_tracked 0, backward 0, optimize"
-        );
-    }
-
-    #[test]
-    fn numbers_rise_from_one_to_all() {
-        for stages in [1, 2, 999, 1_000, 1_001, 1_500, 10_000, 20_000] {
-            let numbers = numbers(stages);
-            assert!(numbers.len() * stages <= 4_000_000);
-            assert_eq!((numbers[0], numbers[numbers.len() - 1]), (1, stages));
-            assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
-        }
-    }
+    let numbers = numbers.take_while(|&number| number < most).chain([most]);
+    numbers.map(|number| equal(stages, number)).collect()
 }

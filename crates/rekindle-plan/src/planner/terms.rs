@@ -10,12 +10,15 @@
 //! backward pass of stage s, while y_{t+1} is held. Both are computed here without G(t), which depends on the rest of
 //! the chain. They then depend only on stages s..t, so equal windows have equal terms.
 
+use std::iter::once;
+
+use crate::bytes::Bytes;
 use crate::chain::{Chain, Stage};
 
 /// A chain in the form of the recurrences.
 pub(crate) struct Terms {
-    /// Stages 0..L-1 and the loss, with F at least so that X + F is no less than x + f: a tracked forward makes its output
-    /// first, as an untracked one does.
+    /// What stages 0..L-1 and the loss cost, and nothing else of them; with F at least so that X + F is no less than x + f: a
+    /// tracked forward makes its output first, as an untracked one does.
     pub(crate) nodes: Vec<Stage>,
     /// x_i for i in 0..=L+1.
     pub(crate) x: Vec<u64>,
@@ -27,26 +30,20 @@ pub(crate) struct Terms {
 
 impl Terms {
     pub(crate) fn new(chain: &Chain) -> Terms {
-        let stages = chain.stages.len();
-        let loss = Stage {
-            forward_s: chain.loss.forward_s,
-            backward_s: chain.loss.backward_s,
-            forward_temp_bytes: chain.loss.forward_temp_bytes,
-            backward_temp_bytes: chain.loss.backward_temp_bytes,
-            ..Stage::default()
-        };
+        let loss = chain.loss.stage();
         let mut nodes: Vec<Stage> = chain.stages.iter().chain([&loss]).cloned().collect();
         for node in &mut nodes {
             let output_first = node.output_bytes + node.forward_temp_bytes - node.saved_bytes;
             node.tracked_temp_bytes = node.tracked_temp_bytes.max(output_first);
+            (node.name, node.param_bytes) = (String::new(), Bytes::ZERO);
         }
-        let mut x: Vec<u64> = (0..=stages).map(|i| chain.activation_bytes(i).0).collect();
-        let mut y: Vec<u64> = (0..=stages).map(|i| chain.gradient_bytes(i).0).collect();
-        x.push(0);
-        y.push(0);
-        let mut later_grads = vec![0; stages + 1];
-        for t in (0..stages).rev() {
-            later_grads[t] = later_grads[t + 1] + nodes[t + 1].grad_bytes.0;
+        let outputs = nodes.iter().map(|node| node.output_bytes.0);
+        let x: Vec<u64> = once(chain.input_bytes.0).chain(outputs).collect();
+        let mut y = x.clone();
+        y[0] = chain.gradient_bytes(0).0;
+        let mut later_grads = vec![0; nodes.len()];
+        for t in (1..nodes.len()).rev() {
+            later_grads[t - 1] = later_grads[t] + nodes[t].grad_bytes.0;
         }
         Terms {
             nodes,
@@ -61,15 +58,10 @@ impl Terms {
         self.nodes.len() - 1
     }
 
-    /// x_k + x_{k+1} + f_k, or without x_k if a_k is counted elsewhere: the peak of the untracked forward of stage k.
-    pub(crate) fn forward_peak(&self, k: usize, first: bool) -> u64 {
-        let input = if first { 0 } else { self.x[k] };
-        input + self.x[k + 1] + self.nodes[k].forward_temp_bytes.0
-    }
-
-    /// Time of a forward and the backward of stage s.
-    pub(crate) fn seconds(&self, s: usize) -> f64 {
-        (self.nodes[s].forward_s + self.nodes[s].backward_s).0
+    /// Whether two stages cost the same, their inputs included.
+    pub(crate) fn equal(&self, i: usize, k: usize) -> bool {
+        let inputs = self.x[i] == self.x[k] && self.y[i] == self.y[k];
+        inputs && self.nodes[i] == self.nodes[k]
     }
 
     /// all(s,t) - G(t).
@@ -82,14 +74,18 @@ impl Terms {
         forward.max(backward)
     }
 
+    /// The peaks of the windows s..t that are recorded as a whole, without G(t): for s from t down to 0.
+    pub(crate) fn recorded(&self, t: usize) -> impl Iterator<Item = (usize, u64)> {
+        let mut peak = 0;
+        (0..=t).rev().map(move |s| {
+            peak = self.all(s, t).max(self.nodes[s].saved_bytes.0 + peak);
+            (s, peak)
+        })
+    }
+
     /// The peak of the plain run.
     pub(crate) fn whole(&self) -> u64 {
-        let mut held = 0;
-        let peaks = self.nodes.iter().enumerate().map(|(s, node)| {
-            let before = held;
-            held += node.saved_bytes.0;
-            before + self.all(s, self.loss())
-        });
+        let peaks = self.recorded(self.loss()).map(|(_, peak)| peak);
         peaks.max().unwrap_or_default()
     }
 }

@@ -19,4 +19,6 @@ mod exhaustive;
 mod long_chains;
 mod more_room;
 mod properties;
+mod recurrence;
 mod reference;
+mod segments;

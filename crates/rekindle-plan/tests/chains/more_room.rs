@@ -94,6 +94,15 @@ fn plans_of_a_deep_linear_network_lie_on_the_frontier() {
     agree(&deep_linear(40), Planner::Auto, 10, 3);
 }
 
+/// Windows of equal stages share their steps.
+#[test]
+fn plans_of_repeating_stages_lie_on_the_frontier() {
+    let mut chain = deep_linear(40);
+    let kinds = chain.stages[1..4].to_vec();
+    chain.stages = kinds.into_iter().cycle().take(40).collect();
+    agree(&chain, Planner::Optimal, 20, 40);
+}
+
 #[test]
 fn stages_that_take_no_time_change_nothing() {
     let mut chain = deep_linear(40);
