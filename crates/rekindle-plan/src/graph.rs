@@ -14,15 +14,15 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `step.rs` | [`Graph`]: recorded operations on tensors |
-//! | `program.rs` | [`Program`]: a valid list of operations, and the tensors freed at each step |
+//! | `program.rs` | [`Program`]: a valid list of operations, the tensors freed at each step, and where updates run |
 //! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
 //! | `plan.rs` | [`GraphPlan`], and the error when there is none |
 //! | `graph_plans.rs` | [`plan_graph`]: from a graph and a [`Request`](crate::Request) to a plan |
 //! | `borders.rs` | where a forward pass can be cut |
-//! | `stages.rs`, `staged.rs` | [`Stages`]: a graph as a chain of stages, a chain as a graph, and schedules of the chain as programs |
-//! | `chain_plans.rs` | [`plan_chain`] and [`chain_frontier`]: plans of a chain alone |
+//! | `storages.rs` | where each storage is made and read |
+//! | `stages.rs` | [`Stages`]: a graph as a chain of stages, and a chain as a graph |
+//! | `staged.rs` | schedules of a chain as programs; [`plan_chain`] and [`chain_frontier`]: plans of a chain alone |
 //! | `spans.rs` | a program in terms of stages, and the tensors that each pass makes and frees |
-//! | `updates.rs` | parameter updates inside the backward pass: when each may run |
 //! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks while a program runs, and the time added by that |
 //! | `link.rs` | [`Link`]: offloading to host memory, and its cost |
 //! | `validate.rs` | the rules of a graph |
@@ -63,7 +63,6 @@
 //! ```
 
 mod borders;
-mod chain_plans;
 mod exchange;
 mod graph_plans;
 mod link;
@@ -74,11 +73,10 @@ mod spans;
 mod staged;
 mod stages;
 mod step;
-mod updates;
+mod storages;
 mod validate;
 
 pub use borders::{Border, borders};
-pub use chain_plans::{chain_frontier, plan_chain};
 pub use exchange::{ExchangeCost, Exchanged, Ring, Timetable};
 pub use graph_plans::plan_graph;
 pub use link::{Link, Rate};
@@ -87,6 +85,7 @@ pub use program::Program;
 pub(crate) use simulator::Found;
 pub use simulator::{Moment, Parts, Simulated, simulate};
 pub use spans::{Change, Span, SpanPass, changes, held};
-pub use stages::{Crossing, Stages};
+pub use staged::{chain_frontier, plan_chain};
+pub use stages::Stages;
 pub use step::{Graph, Operation, OperationId, Tensor, TensorId, Transfer};
 pub use validate::GraphError;

@@ -3,7 +3,7 @@
 //! A storage is live at a point if a forward operation before the point makes it and a forward operation after the
 //! point reads it. Storages that only the backward pass reads later do not count, because they can be recomputed. Given
 //! tensors and their views do not count either, nor do tensors without bytes, nor cheap tensors, which are made from
-//! given ones in at most [`CHEAP`] of the forward time (a cast parameter, a mask).
+//! given ones in at most a thousandth of the forward time (a cast parameter, a mask).
 //!
 //! If there are marks ([`Operation::stage`](super::Operation::stage)), they determine the borders: one wherever the
 //! stage changes, and one after the last marked operation. Otherwise every point with one live storage is a border:
@@ -14,10 +14,8 @@
 //! [`MOST_LIVE`] live storages, chosen in the same way. The weight of an operation is its share of the bytes plus its
 //! share of the seconds. Cost: O(operations and their tensors).
 
-use std::ops::Range;
-
-use super::{Graph, TensorId};
-use crate::bytes::Bytes;
+use super::storages::{Storage, storages, sums};
+use super::{Graph, Operation};
 
 /// With more stages than this, the planners for chains are slow.
 const MOST_STAGES: usize = 96;
@@ -27,9 +25,7 @@ const LONG_STRETCH: f64 = 0.25;
 /// Number of slices for the whole pass, when such stretches are cut.
 const SLICES: usize = 48;
 /// Maximum number of live storages at a border.
-const MOST_LIVE: i64 = 12;
-/// Maximum share of the forward time that a cheap tensor takes.
-const CHEAP: f64 = 1e-3;
+const MOST_LIVE: u64 = 12;
 
 /// A point of the forward pass between two operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,32 +33,34 @@ const CHEAP: f64 = 1e-3;
 pub struct Border {
     /// Number of operations before it, in recorded order.
     pub operations: usize,
-    /// The base tensors of the storages live there.
-    pub live: Vec<TensorId>,
+    /// Number of storages that are live there.
+    pub live: u64,
 }
 
 /// The borders of a valid graph, first to last. There may be none.
 #[doc(hidden)]
 pub fn borders(graph: &Graph) -> Vec<Border> {
-    let (points, marked) = points(graph);
-    points.borders(&marked.unwrap_or_else(|| points.choose()))
+    chosen(graph, false)
 }
 
 /// As [`borders`], but of more than [`MOST_STAGES`] marks a part, too.
 pub(super) fn few_borders(graph: &Graph) -> Vec<Border> {
-    let (points, marked) = points(graph);
-    let few = marked.map(|marked| points.few(marked));
-    points.borders(&few.unwrap_or_else(|| points.choose()))
+    chosen(graph, true)
 }
 
-/// The points of a graph, and which of them are marked, if any is.
-fn points(graph: &Graph) -> (Points, Option<Vec<usize>>) {
+fn chosen(graph: &Graph, few_marks: bool) -> Vec<Border> {
     let forward = forward_operations(graph);
-    let marked = Some(marked(graph, forward));
-    (
-        Points::new(graph, forward),
-        marked.filter(|marked| !marked.is_empty()),
-    )
+    let points = Points::new(graph, forward);
+    let places = match marked(graph, forward) {
+        marked if marked.is_empty() => points.choose(),
+        marked if few_marks => points.few(marked),
+        marked => marked,
+    };
+    let borders = places.into_iter().map(|operations| Border {
+        operations,
+        live: points.live[operations],
+    });
+    borders.collect()
 }
 
 /// Number of operations in the forward pass; all operations of the backward pass come after it.
@@ -76,75 +74,46 @@ fn marked(graph: &Graph, forward: usize) -> Vec<usize> {
     let marks = operations.filter_map(|(place, operation)| Some((place, operation.stage?)));
     let marks: Vec<(usize, u32)> = marks.collect();
     let changes = marks.windows(2).filter(|pair| pair[0].1 != pair[1].1);
-    let mut places: Vec<usize> = changes.map(|pair| pair[1].0).collect();
-    places.extend(marks.last().map(|(last, _)| last + 1));
-    places.retain(|&place| place < forward);
-    places
+    let places = changes.map(|pair| pair[1].0);
+    let places = places.chain(marks.last().map(|(last, _)| last + 1));
+    places.filter(|&place| place < forward).collect()
 }
 
-/// The live storages at each point of the forward pass; point p is before operation p.
+/// The points of a forward pass; point p is before operation p.
 struct Points {
     /// The number of live storages, and their bytes.
-    live: Vec<(i64, i128)>,
+    live: Vec<u64>,
+    bytes: Vec<u64>,
     /// The weight of all operations before it, from 0 to 1.
     weights: Vec<f64>,
-    /// Each counted storage: its base, where it is made and where it is last read.
-    spans: Vec<(TensorId, Range<usize>)>,
 }
 
 impl Points {
     fn new(graph: &Graph, forward: usize) -> Points {
-        let roots = graph.roots();
-        let cheap = cheap(graph, forward);
-        let operations = &graph.operations[..forward];
-        let mut last_read = vec![0; graph.tensors.len()];
-        for (place, operation) in operations.iter().enumerate() {
-            for &input in &operation.inputs {
-                last_read[roots[input.index()].index()] = place;
-            }
-        }
-        let mut spans = Vec::new();
-        // First how much these change at each point.
-        let mut live = vec![(0, 0); forward + 2];
-        for (place, operation) in operations.iter().enumerate() {
-            for &made in operation.outputs.iter().filter(|_| !operation.view) {
-                let last = last_read[made.index()];
-                let empty = graph.tensor(made).bytes == Bytes::ZERO;
-                if last > place && !cheap[made.index()] && !empty {
-                    let bytes = i128::from(graph.tensor(made).bytes.0);
-                    live[place + 1].0 += 1;
-                    live[place + 1].1 += bytes;
-                    live[last + 1].0 -= 1;
-                    live[last + 1].1 -= bytes;
-                    spans.push((made, place..last));
-                }
-            }
-        }
-        for point in 1..live.len() {
-            live[point].0 += live[point - 1].0;
-            live[point].1 += live[point - 1].1;
-        }
+        let storages = storages(graph, &graph.roots());
+        let at_points = |count: fn(&Storage) -> u64| {
+            let counted = storages.iter().map(|one| (one.live(), count(one)));
+            sums(&(0..forward + 1), counted)
+        };
         Points {
-            live,
-            weights: weights(graph, forward),
-            spans,
+            live: at_points(|_| 1),
+            bytes: at_points(|storage| storage.bytes.0),
+            weights: weights(&graph.operations[..forward], graph),
         }
     }
 
     fn choose(&self) -> Vec<usize> {
         let last = self.weights.len() - 1;
-        let single: Vec<usize> = (1..last).filter(|&p| self.live[p].0 == 1).collect();
-        let mut chosen = self.few(single);
-        let mut more = Vec::new();
-        let edges = [0].into_iter().chain(chosen.iter().copied());
-        for (start, end) in edges.zip(chosen.iter().copied().chain([last])) {
+        let mut chosen = self.few((1..last).filter(|&p| self.live[p] == 1).collect());
+        let edges = [&[0], &chosen[..], &[last]].concat();
+        for stretch in edges.windows(2) {
+            let (start, end) = (stretch[0], stretch[1]);
             if self.weights[end] - self.weights[start] > LONG_STRETCH {
-                let few = |&p: &usize| (1..=MOST_LIVE).contains(&self.live[p].0);
+                let few = |&p: &usize| (1..=MOST_LIVE).contains(&self.live[p]);
                 let inside = (start + 1..end).filter(few);
-                more.extend(self.smallest_of_slices(inside, SLICES));
+                chosen.extend(self.smallest_of_slices(inside, SLICES));
             }
         }
-        chosen.extend(more);
         chosen.sort_unstable();
         chosen
     }
@@ -160,69 +129,28 @@ impl Points {
     /// Of each of `slices` slices of equal weight, the point with the fewest live bytes.
     fn smallest_of_slices(&self, points: impl Iterator<Item = usize>, slices: usize) -> Vec<usize> {
         let slice = |p: usize| (self.weights[p] * slices as f64) as usize;
-        let mut chosen: Vec<usize> = Vec::new();
-        for point in points {
-            match chosen.last_mut() {
-                Some(last) if slice(*last) == slice(point) => {
-                    if self.live[point].1 < self.live[*last].1 {
-                        *last = point;
-                    }
-                }
-                _ => chosen.push(point),
-            }
-        }
-        chosen
+        let points: Vec<usize> = points.collect();
+        let slices = points.chunk_by(|&one, &next| slice(one) == slice(next));
+        let smallest = slices.map(|slice| slice.iter().min_by_key(|p| self.bytes[**p]));
+        smallest.flatten().copied().collect()
     }
-
-    fn borders(&self, places: &[usize]) -> Vec<Border> {
-        let mut live = vec![Vec::new(); places.len()];
-        for (base, span) in &self.spans {
-            let first = places.partition_point(|&p| p <= span.start);
-            let end = places.partition_point(|&p| p <= span.end);
-            for crossed in &mut live[first..end] {
-                crossed.push(*base);
-            }
-        }
-        let borders = places.iter().zip(live);
-        borders
-            .map(|(&operations, live)| Border { operations, live })
-            .collect()
-    }
-}
-
-/// For each tensor, whether it takes at most [`CHEAP`] of the forward time to make from given ones.
-fn cheap(graph: &Graph, forward: usize) -> Vec<bool> {
-    let operations = &graph.operations[..forward];
-    let limit = CHEAP * operations.iter().map(|o| o.seconds.0).sum::<f64>();
-    // An upper bound: shared ancestors count more than once.
-    let mut seconds = vec![0.0; graph.tensors.len()];
-    let mut cheap = vec![true; graph.tensors.len()];
-    for operation in operations {
-        let inputs: f64 = operation.inputs.iter().map(|t| seconds[t.index()]).sum();
-        let all = inputs + operation.seconds.0;
-        for output in &operation.outputs {
-            seconds[output.index()] = all;
-            cheap[output.index()] = all < limit;
-        }
-    }
-    cheap
 }
 
 /// The weight before each operation of the forward pass, and after the last.
-fn weights(graph: &Graph, forward: usize) -> Vec<f64> {
-    let operations = &graph.operations[..forward];
-    let made = |operation: &super::Operation| -> f64 {
+fn weights(operations: &[Operation], graph: &Graph) -> Vec<f64> {
+    let shares = |costs: Vec<f64>| {
+        let whole: f64 = costs.iter().sum();
+        let share = move |cost| if whole > 0.0 { cost / whole } else { 0.0 };
+        costs.into_iter().map(share)
+    };
+    let made = operations.iter().map(|operation| {
         let outputs = operation.outputs.iter().filter(|_| !operation.view);
         outputs.map(|&t| graph.tensor(t).bytes.0 as f64).sum()
-    };
-    let bytes: f64 = operations.iter().map(made).sum();
-    let seconds: f64 = operations.iter().map(|o| o.seconds.0).sum();
-    let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-    let mut sum = 0.0;
+    });
+    let seconds = operations.iter().map(|operation| operation.seconds.0);
     let mut weights = vec![0.0];
-    for operation in operations {
-        sum += (share(made(operation), bytes) + share(operation.seconds.0, seconds)) / 2.0;
-        weights.push(sum);
+    for (bytes, seconds) in shares(made.collect()).zip(shares(seconds.collect())) {
+        weights.push(weights[weights.len() - 1] + (bytes + seconds) / 2.0);
     }
     weights
 }

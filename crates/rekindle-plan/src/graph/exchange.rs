@@ -26,7 +26,7 @@
 //! All ranks are assumed to be as fast as this one, and nothing but the step's own operations hides the network: neither
 //! staging nor updates. Cost: O(steps of the program).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,15 +47,6 @@ pub struct Ring {
 
 impl Ring {
     /// The time to sum `bytes` bytes of each rank.
-    ///
-    /// ```
-    /// use rekindle_plan::graph::{Rate, Ring};
-    /// use rekindle_plan::{Bytes, Seconds};
-    ///
-    /// let link = Rate { latency_s: Seconds(1.0), bytes_per_s: 100.0 };
-    /// // Six rounds of a second and 50 bytes each.
-    /// assert_eq!(Ring { ranks: 4, link }.all_reduce(Bytes(200)), Seconds(6.0 * 1.5));
-    /// ```
     pub fn all_reduce(&self, bytes: Bytes) -> Seconds {
         let rounds = 2.0 * self.ranks.saturating_sub(1) as f64;
         let message = bytes.0 as f64 / self.ranks.max(1) as f64;
@@ -105,11 +96,9 @@ pub struct ExchangeCost {
 pub struct Timetable {
     /// The gradients by the indices of their parameters, in the order in which they are complete; last those that nothing makes.
     pub order: Vec<usize>,
-    /// Computing time of the program, without updates, before buckets can begin: until the first gradient is complete and the
-    /// last mean over ranks is taken.
-    pub begins: Seconds,
-    /// Computing time of the whole program, without updates.
-    pub computing: Seconds,
+    /// Computing time without updates, after the first gradient is complete and the last mean over ranks is taken: that of
+    /// buckets is hidden by it.
+    pub hides: Seconds,
 }
 
 impl Timetable {
@@ -124,15 +113,10 @@ impl Timetable {
         gradients: &[Option<TensorId>],
         means: &HashSet<OperationId>,
     ) -> Timetable {
-        let mut places: HashMap<TensorId, Vec<usize>> = HashMap::new();
-        for (place, tensor) in gradients.iter().enumerate() {
-            if let Some(tensor) = tensor {
-                places.entry(*tensor).or_default().push(place);
-            }
-        }
         let mut computing = Seconds::ZERO;
         let mut last_mean = Seconds::ZERO;
-        let mut complete: Vec<Option<(usize, Seconds)>> = vec![None; gradients.len()];
+        // The last step of each tensor.
+        let mut complete = vec![(usize::MAX, f64::INFINITY); graph.tensors.len()];
         for (step, id) in program.operations().iter().enumerate() {
             let operation = graph.operation(*id);
             if operation.updates.is_none() {
@@ -141,20 +125,19 @@ impl Timetable {
             if means.contains(id) {
                 last_mean = computing;
             }
-            let tensors = operation.inputs.iter().chain(&operation.outputs);
-            for &gradient in tensors.filter_map(|tensor| places.get(tensor)).flatten() {
-                complete[gradient] = Some((step, computing));
+            for tensor in operation.inputs.iter().chain(&operation.outputs) {
+                complete[tensor.index()] = (step, computing.0);
             }
         }
-        let made = |place: &usize| gradients[*place].is_some();
-        let mut order: Vec<usize> = (0..gradients.len()).filter(made).collect();
-        order.sort_by_key(|&gradient| complete[gradient].map_or(usize::MAX, |(step, _)| step));
-        let first = order.first().and_then(|&gradient| complete[gradient]);
-        let first = first.map_or(computing, |(_, at)| at);
+        let at = |parameter: &usize| Some(complete[gradients[*parameter]?.index()]);
+        let parameters = 0..gradients.len();
+        let mut order: Vec<usize> = parameters.filter(|one| at(one).is_some()).collect();
+        order.sort_by_key(|parameter| at(parameter).map(|(step, _)| step));
+        let first = order.first().and_then(at);
+        let begins = first.map_or(computing.0, |(_, at)| at.min(computing.0));
         Timetable {
             order,
-            begins: Seconds(first.0.max(last_mean.0)),
-            computing,
+            hides: computing - Seconds(begins.max(last_mean.0)),
         }
     }
 }
@@ -192,15 +175,15 @@ impl Exchanged {
     /// The exchange of a step that exchanges gradients and means `times` times, once for each part of its batch.
     #[must_use]
     pub fn repeated(self, times: usize) -> Exchanged {
-        let seconds = |one: Seconds| one * times as f64;
+        let seconds = times as f64;
         Exchanged {
             bytes: Bytes(self.bytes.0 * times as u64),
             buckets: self.buckets * times,
-            network_s: seconds(self.network_s),
-            waited_s: seconds(self.waited_s),
-            staged_s: seconds(self.staged_s),
+            network_s: self.network_s * seconds,
+            waited_s: self.waited_s * seconds,
+            staged_s: self.staged_s * seconds,
             means: self.means * times,
-            means_s: seconds(self.means_s),
+            means_s: self.means_s * seconds,
             ..self
         }
     }
@@ -216,33 +199,23 @@ impl ExchangeCost {
         means: &[Bytes],
         parameters: &[Bytes],
     ) -> Exchanged {
-        let sum = |of: &[Bytes], seconds: &dyn Fn(Bytes) -> Seconds| -> Seconds {
-            of.iter().map(|&bytes| seconds(bytes)).sum()
-        };
+        let all_reduce = |bytes: &Bytes| self.ring.all_reduce(*bytes);
+        let staged = |bytes: &Bytes| Seconds(bytes.0 as f64 * self.staged_s_per_byte);
+        let mean = |bytes: &Bytes| all_reduce(bytes) + staged(bytes);
+        let sent = |bytes: &Bytes| self.ring.broadcast(*bytes) + staged(bytes);
         let bytes: Bytes = buckets.iter().copied().sum();
-        let network = sum(buckets, &|bytes| self.ring.all_reduce(bytes));
-        let last = buckets.last().map(|&last| self.ring.all_reduce(last));
-        let hidden = timetable.computing - timetable.begins;
-        let waited = (network - hidden).0.max(last.unwrap_or_default().0);
+        let network: Seconds = buckets.iter().map(all_reduce).sum();
+        let last = buckets.last().map(all_reduce).unwrap_or_default();
         Exchanged {
             bytes,
             buckets: buckets.len(),
             network_s: network,
-            waited_s: Seconds(waited),
-            staged_s: self.staged(bytes),
+            waited_s: Seconds((network - timetable.hides).0.max(last.0)),
+            staged_s: staged(&bytes),
             means: means.len(),
-            means_s: sum(means, &|bytes| {
-                self.ring.all_reduce(bytes) + self.staged(bytes)
-            }),
+            means_s: means.iter().map(mean).sum(),
             parameter_bytes: parameters.iter().copied().sum(),
-            parameters_s: sum(parameters, &|bytes| {
-                self.ring.broadcast(bytes) + self.staged(bytes)
-            }),
+            parameters_s: parameters.iter().map(sent).sum(),
         }
-    }
-
-    /// The time to copy this many bytes to buckets and back.
-    fn staged(&self, bytes: Bytes) -> Seconds {
-        Seconds(bytes.0 as f64 * self.staged_s_per_byte)
     }
 }

@@ -87,16 +87,14 @@ impl PlanError {
     /// The error of a number of segments that is not between 1 and the number of stages.
     #[must_use]
     pub fn segments(segments: usize, stages: usize) -> PlanError {
-        let (of, into) = (several(stages, "stage"), several(segments, "segment"));
-        let most = stages.max(1);
-        PlanError::Request(format!("cannot cut {of} into {into}: use 1 to {most}"))
+        let plural = |count| if count == 1 { "" } else { "s" };
+        PlanError::Request(format!(
+            "cannot cut {stages} stage{} into {segments} segment{}: use 1 to {}",
+            plural(stages),
+            plural(segments),
+            stages.max(1)
+        ))
     }
-}
-
-/// `1 stage`, `2 stages`.
-fn several(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }
 
 /// The plan if it is within the budget; if not, it is the one with the smallest peak.

@@ -9,7 +9,6 @@
 //! The result of an operation with no output in W is unused; [`Program::without_dead_runs`] removes such runs in the
 //! same pass. Cost: O(operations and their tensors).
 
-use super::updates::settled;
 use super::{Graph, GraphError, OperationId, TensorId};
 
 /// A list of operations of a graph that finds everything it reads and leaves every output.
@@ -36,27 +35,29 @@ impl Program {
         let roots = graph.roots();
         let mut replaced = vec![false; roots.len()];
         for (step, &id) in operations.iter().enumerate() {
+            let wrong = |said: String| Err(GraphError(format!("step {step} {said}")));
             let Some(operation) = graph.operations.get(id.index()) else {
                 let operations = graph.operations.len();
-                return Err(GraphError(format!(
-                    "step {step} runs operation {id}, but there are {operations} operations"
-                )));
+                return wrong(format!(
+                    "runs operation {id}, but there are {operations} operations"
+                ));
             };
-            if let Some(tensor) = operation.inputs.iter().find(|t| !there[t.index()]) {
-                return Err(GraphError(format!(
-                    "step {step} (operation {id}) reads tensor {tensor}, which no earlier step makes"
-                )));
-            }
-            let updated = |tensor: &&TensorId| replaced[roots[tensor.index()].index()];
-            if let Some(tensor) = operation.inputs.iter().find(updated) {
-                return Err(GraphError(format!(
-                    "step {step} (operation {id}) reads tensor {tensor}, which was updated before"
-                )));
+            let unreadable = |tensor: &&TensorId| {
+                !there[tensor.index()] || replaced[roots[tensor.index()].index()]
+            };
+            if let Some(tensor) = operation.inputs.iter().find(unreadable) {
+                let why = match there[tensor.index()] {
+                    true => "was updated before",
+                    false => "no earlier step makes",
+                };
+                return wrong(format!(
+                    "(operation {id}) reads tensor {tensor}, which {why}"
+                ));
             }
             if std::mem::replace(&mut ran[id.index()], true) && !operation.repeatable {
-                return Err(GraphError(format!(
-                    "step {step} runs operation {id} again, which is not repeatable"
-                )));
+                return wrong(format!(
+                    "runs operation {id} again, which is not repeatable"
+                ));
             }
             for output in &operation.outputs {
                 there[output.index()] = true;
@@ -65,16 +66,12 @@ impl Program {
                 replaced[tensor.index()] = true;
             }
         }
-        if let Some(tensor) = graph.outputs().find(|t| !there[t.index()]) {
-            let said = format!("no step makes the output tensor {tensor}");
-            return Err(GraphError(said));
+        match graph.outputs().find(|tensor| !there[tensor.index()]) {
+            Some(tensor) => Err(GraphError(format!(
+                "no step makes the output tensor {tensor}"
+            ))),
+            None => Ok(Program::with_frees(graph, &operations, true)),
         }
-        Ok(Program::with_frees(
-            graph,
-            &operations,
-            true,
-            lasting(graph),
-        ))
     }
 
     /// Every operation once, in recorded order, and every update as soon as it can run: nothing is recomputed, and
@@ -87,7 +84,10 @@ impl Program {
         Program::settled(graph, computing.collect())
     }
 
-    /// Like [`new`](Self::new), with every update moved to the first point where it can run.
+    /// Like [`new`](Self::new), with every update moved to the first point where it can run: after the last step that reads
+    /// the value it replaces, and the last before it that makes its inputs. Operations of the backward pass and recomputes
+    /// read the old value; after the update, its gradient is dead. A view of a parameter counts as the parameter: an update
+    /// while a view is live would need a second storage.
     ///
     /// # Errors
     /// See [`new`](Self::new), except reads of updated tensors.
@@ -95,7 +95,35 @@ impl Program {
         graph: &Graph,
         operations: Vec<OperationId>,
     ) -> Result<Program, GraphError> {
-        Program::new(graph, settled(graph, operations))
+        if graph.updates().is_empty() {
+            return Program::new(graph, operations);
+        }
+        let roots = graph.roots();
+        // The last steps that make each tensor and read each storage, counted from 1.
+        let mut made = vec![0; roots.len()];
+        let mut read = vec![0; roots.len()];
+        let mut places: Vec<(usize, OperationId)> = Vec::with_capacity(operations.len());
+        for (step, id) in (1..).zip(operations) {
+            let operation = graph.operation(id);
+            if operation.updates.is_some() {
+                let inputs = operation.inputs.iter();
+                let made = inputs.map(|input| made[input.index()]).max();
+                places.push((made.unwrap_or(0), id));
+                continue;
+            }
+            places.push((step, id));
+            for input in &operation.inputs {
+                read[roots[input.index()].index()] = step;
+            }
+            for output in &operation.outputs {
+                made[output.index()] = step;
+            }
+        }
+        places.sort_by_key(|&(place, id)| match graph.operation(id).updates {
+            Some(tensor) => (place.max(read[tensor.index()]), true),
+            None => (place, false),
+        });
+        Program::new(graph, places.into_iter().map(|(_, id)| id).collect())
     }
 
     /// The steps in order.
@@ -117,17 +145,13 @@ impl Program {
     #[doc(hidden)]
     #[must_use]
     pub fn without_dead_runs(&self, graph: &Graph) -> Program {
-        Program::with_frees(graph, &self.operations, false, lasting(graph))
+        Program::with_frees(graph, &self.operations, false)
     }
 
-    /// A valid list with what it frees, with or without the runs whose outputs are all unused. At the end these tensors are
-    /// wanted.
-    pub(super) fn with_frees(
-        graph: &Graph,
-        listed: &[OperationId],
-        with_dead: bool,
-        mut wanted: Vec<bool>,
-    ) -> Program {
+    /// A valid list with what it frees, with or without the runs whose outputs are all unused.
+    fn with_frees(graph: &Graph, listed: &[OperationId], with_dead: bool) -> Program {
+        let tensors = graph.tensors.iter();
+        let mut wanted: Vec<bool> = tensors.map(|one| one.output || one.given).collect();
         let mut operations = Vec::with_capacity(listed.len());
         let mut freed = Vec::new();
         let mut ends = Vec::with_capacity(listed.len());
@@ -159,12 +183,4 @@ impl Program {
             ends,
         }
     }
-}
-
-/// For each tensor, whether it is there at the end of a step.
-fn lasting(graph: &Graph) -> Vec<bool> {
-    let tensors = graph.tensors.iter();
-    tensors
-        .map(|tensor| tensor.output || tensor.given)
-        .collect()
 }

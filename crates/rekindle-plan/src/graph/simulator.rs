@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Graph, Operation, OperationId, Program, Tensor, TensorId, Transfer};
+use super::{Graph, Operation, OperationId, Program, TensorId, Transfer};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
@@ -88,7 +88,7 @@ type Part = fn(&mut Parts) -> &mut Bytes;
 
 #[derive(Clone, Copy)]
 struct Storage {
-    /// The tensor that it was made for, or the last one that took it over.
+    /// The tensor that it was made for.
     tensor: TensorId,
     /// Number of live tensors in it.
     live: usize,
@@ -139,7 +139,7 @@ impl<'a> Memory<'a> {
         Memory {
             graph,
             of: vec![None; graph.tensors.len()],
-            storages: Vec::new(),
+            storages: Vec::with_capacity(graph.tensors.len()),
             on_host: Bytes::ZERO,
             parts: Parts {
                 fixed: graph.fixed_bytes,
@@ -156,14 +156,11 @@ impl<'a> Memory<'a> {
     /// The part to which an operation's output belongs now.
     fn part(&self, operation: &Operation, output: TensorId) -> Part {
         let of_parameter = self.graph.tensor(output).output || self.updating.contains(&output);
-        if operation.backward && of_parameter {
-            |parts| &mut parts.parameter_gradients
-        } else if operation.backward {
-            |parts| &mut parts.gradients
-        } else if self.backward {
-            |parts| &mut parts.graphs
-        } else {
-            |parts| &mut parts.activations
+        match (operation.backward, self.backward) {
+            (true, _) if of_parameter => |parts| &mut parts.parameter_gradients,
+            (true, _) => |parts| &mut parts.gradients,
+            (false, true) => |parts| &mut parts.graphs,
+            (false, false) => |parts| &mut parts.activations,
         }
     }
 
@@ -185,16 +182,15 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The storage that the first output reuses, if the rules allow it.
-    fn taken_over(&self, operation: &Operation, frees: &[TensorId]) -> Option<usize> {
+    /// The input whose storage the first output takes over, if the rules allow it.
+    fn taken_over(&self, operation: &Operation, frees: &[TensorId]) -> Option<TensorId> {
         let input = *operation.inputs.get(operation.in_place?)?;
         let output = *operation.outputs.first()?;
-        let storage = self.of[input.index()]?;
-        let Storage { tensor, live, .. } = self.storages[storage];
+        let Storage { tensor, live, .. } = self.storages[self.of[input.index()]?];
         let bytes = |tensor| self.graph.tensor(tensor).bytes;
         let once = operation.inputs.iter().filter(|&&t| t == input).count() == 1;
         let allowed = once && live == 1 && bytes(tensor) == bytes(output) && frees.contains(&input);
-        allowed.then_some(storage)
+        allowed.then_some(input)
     }
 
     /// Each storage in use, with its tensor; given tensors and those of no bytes are left out.
@@ -208,43 +204,28 @@ impl<'a> Memory<'a> {
     fn run(&mut self, operation: &Operation, frees: &[TensorId]) {
         self.backward |= operation.backward && operation.transfer.is_none();
         if operation.view {
-            let base = operation
-                .inputs
-                .first()
-                .and_then(|input| self.of[input.index()]);
-            if let Some(base) = base {
+            let base = operation.inputs.first();
+            if let Some(base) = base.and_then(|input| self.of[input.index()]) {
                 for &output in &operation.outputs {
                     self.place(output, base);
                 }
             }
             return;
         }
-        let mut taken = self.taken_over(operation, frees);
+        if let Some(input) = self.taken_over(operation, frees) {
+            self.release(input);
+        }
         for &output in &operation.outputs {
             let part = self.part(operation, output);
-            let Tensor {
-                bytes, host_bytes, ..
-            } = *self.graph.tensor(output);
-            let storage = match taken.take() {
-                Some(storage) => {
-                    let reused = &mut self.storages[storage];
-                    reused.tensor = output;
-                    let before = std::mem::replace(&mut reused.part, part);
-                    *before(&mut self.parts) -= bytes;
-                    storage
-                }
-                None => {
-                    self.on_host += host_bytes;
-                    self.storages.push(Storage {
-                        tensor: output,
-                        live: 0,
-                        part,
-                    });
-                    self.storages.len() - 1
-                }
-            };
-            *part(&mut self.parts) += bytes;
-            self.place(output, storage);
+            let tensor = self.graph.tensor(output);
+            *part(&mut self.parts) += tensor.bytes;
+            self.on_host += tensor.host_bytes;
+            self.storages.push(Storage {
+                tensor: output,
+                live: 0,
+                part,
+            });
+            self.place(output, self.storages.len() - 1);
         }
     }
 }

@@ -45,7 +45,7 @@ impl Stages {
     pub fn spans(&self, graph: &Graph, program: &Program) -> Vec<Span> {
         let loss = self.chain().stages.len();
         let stage_of = self.stage_of(graph);
-        let recorded = graph.recorded_operations();
+        let recorded = graph.updates().start;
         let mut ran = vec![false; graph.operations.len()];
         let mut after_loss = false;
         let mut spans: Vec<Span> = Vec::new();

@@ -1,8 +1,9 @@
-//! Programs from schedules over stages: the results of the planners for chains, simulated on the graph.
+//! Programs from schedules over stages: the results of the planners for chains, simulated on the graph; and plans of a chain
+//! alone, on the graph that is made for it ([`Stages::of_chain`]).
 //!
 //! The chain of a recorded graph only gives upper bounds for its programs, so all schedules of a planner's frontier are
 //! translated and simulated, not only the one that fits according to the chain: on the graph, a schedule for a larger
-//! budget often fits a smaller one. Both ways to count storages that cross several borders ([`Crossing`]) are tried. None
+//! budget often fits a smaller one. Storages that cross several borders are carried and, in other programs, held. None
 //! of this depends on the budget, so a larger budget never gives a slower program.
 //!
 //! Hundreds of programs would take hundreds of times the memory of the graph, so only their costs are kept, and a
@@ -12,10 +13,11 @@ use rand::Rng;
 
 use super::borders::Border;
 use super::plan::{GraphPlan, PlanError, finish, fitting};
-use super::stages::{Crossing, Stages};
+use super::stages::Stages;
 use super::{Found, Graph, GraphError, simulate};
 use crate::bytes::Bytes;
-use crate::planner::schedules;
+use crate::chain::Chain;
+use crate::planner::{MOST_STAGES_OF_WINDOWS, schedules};
 use crate::request::{Planner, Request};
 use crate::schedule::Recipe;
 use crate::search;
@@ -38,7 +40,7 @@ pub(crate) struct AllStaged<'a> {
     graph: &'a Graph,
     /// The ways to cut the graph into stages.
     stages: Vec<Stages>,
-    /// The fastest first.
+    /// The fastest first; each has a smaller peak than the one before it.
     programs: Vec<Staged>,
 }
 
@@ -50,19 +52,18 @@ impl<'a> AllStaged<'a> {
         planner: Planner,
         most: usize,
     ) -> Result<AllStaged<'a>, PlanError> {
-        let crosses = borders.iter().any(|border| border.live.len() > 1);
         // For `segments`, whole segments are requested: hold nothing that they would recompute.
-        let crosses = crosses && !matches!(planner, Planner::Segments(_));
-        let held = crosses.then_some(Crossing::Held);
-        let crossings = [Crossing::Carried].into_iter().chain(held);
-        let stages = crossings.map(|crossing| Stages::new(graph, borders, crossing));
+        let whole = matches!(planner, Planner::Segments(_));
+        let crosses = borders.iter().any(|border| border.live > 1) && !whole;
+        let most_crossed = [usize::MAX].into_iter().chain(crosses.then_some(1));
+        let stages = most_crossed.map(|most| Stages::new(graph, borders, most));
         let mut all = AllStaged::over(graph, stages.collect());
         all.add(planner, None, most)?;
         Ok(all)
     }
 
     /// No program yet.
-    pub(crate) fn over(graph: &'a Graph, stages: Vec<Stages>) -> AllStaged<'a> {
+    fn over(graph: &'a Graph, stages: Vec<Stages>) -> AllStaged<'a> {
         AllStaged {
             graph,
             stages,
@@ -72,7 +73,7 @@ impl<'a> AllStaged<'a> {
 
     /// Adds the programs of a planner, about so many at most: from the smallest peak to the largest, or those among which the
     /// best for a budget is, if the graph costs exactly what its chain does.
-    pub(crate) fn add(
+    fn add(
         &mut self,
         planner: Planner,
         within: Option<Bytes>,
@@ -90,20 +91,24 @@ impl<'a> AllStaged<'a> {
             let time = a.seconds.total_cmp(&b.seconds);
             time.then(a.peak.cmp(&b.peak))
         });
+        self.programs.dedup_by(|next, last| next.peak >= last.peak);
         Ok(())
     }
 
     /// A schedule over some of the stages, with its cost.
     fn staged(&self, recipe: Recipe, stages: usize) -> Result<Staged, GraphError> {
-        let mut staged = Staged {
+        let staged = Staged {
             recipe,
             peak: Bytes::ZERO,
             seconds: 0.0,
             stages,
         };
         let found = self.program(&staged)?;
-        (staged.peak, staged.seconds) = (found.peak(), found.simulated.time.0);
-        Ok(staged)
+        Ok(Staged {
+            peak: found.peak(),
+            seconds: found.simulated.time.0,
+            ..staged
+        })
     }
 
     /// Of a given number of segments, leaves the leanest program, with starts of segments moved at random to lower its peak: the
@@ -151,21 +156,9 @@ impl<'a> AllStaged<'a> {
         self.programs.iter().find(|staged| staged.peak <= budget)
     }
 
-    /// The fastest one with the smallest peak.
+    /// The one with the smallest peak.
     pub(crate) fn leanest(&self) -> Option<&Staged> {
-        self.programs.iter().min_by_key(|staged| staged.peak)
-    }
-
-    /// Those that no other equals or beats in both peak and time, from the smallest peak to the largest.
-    pub(crate) fn frontier(&self) -> Vec<&Staged> {
-        let mut useful: Vec<&Staged> = Vec::new();
-        for staged in &self.programs {
-            if useful.last().is_none_or(|last| staged.peak < last.peak) {
-                useful.push(staged);
-            }
-        }
-        useful.reverse();
-        useful
+        self.programs.last()
     }
 
     /// The plan of the fastest one within the budget of a request; of a given number of segments, that with the smallest peak.
@@ -173,14 +166,14 @@ impl<'a> AllStaged<'a> {
     /// # Errors
     /// None is within it: the error has the plan with the smallest peak.
     pub(crate) fn best(&self, planner: Planner, request: &Request) -> Result<GraphPlan, PlanError> {
-        let budget = request.most_bytes();
-        let best = match planner {
-            Planner::Segments(Some(_)) => self.leanest(),
-            _ => self.fastest_within(budget).or(self.leanest()),
+        let within = match planner {
+            Planner::Segments(Some(_)) => None,
+            _ => self.fastest_within(request.most_bytes()),
         };
         // Every planner has a schedule for stages, and there is one at least.
         let none = || PlanError::Request("there are no stages to plan".to_owned());
-        fitting(self.plan(planner, best.ok_or_else(none)?)?, request)
+        let best = within.or(self.leanest()).ok_or_else(none)?;
+        fitting(self.plan(planner, best)?, request)
     }
 
     /// The plan of one of them.
@@ -200,5 +193,62 @@ impl<'a> AllStaged<'a> {
         let program = stages.program(self.graph, &schedule)?;
         let simulated = simulate(self.graph, &program);
         Ok(Found { program, simulated })
+    }
+}
+
+/// Makes a plan for a chain.
+///
+/// Every planner returns its fastest schedule that fits; `auto` the plain run if that fits, else the plan of `optimal`, or of
+/// `segments` for more stages than `optimal` takes. A larger budget never makes the plan of a planner slower. The optimizer is
+/// not part of the plan: a budget must also be at least [`Chain::optimizer_peak`].
+///
+/// # Errors
+/// [`PlanError::Infeasible`] with the planner's plan of the smallest peak, and other errors for an invalid chain or
+/// request.
+pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, PlanError> {
+    chain.validate()?;
+    let (graph, stages) = Stages::of_chain(chain);
+    let mut all = AllStaged::over(&graph, vec![stages]);
+    if request.planner == Planner::Auto {
+        all.add(Planner::None, None, 1)?;
+        if let Some(plain) = all.fastest_within(request.most_bytes()) {
+            return Ok(all.plan(Planner::None, plain)?);
+        }
+    }
+    let planner = over_chain(chain, request.planner);
+    all.add(planner, request.budget, usize::MAX)?;
+    all.best(planner, request)
+}
+
+/// The memory/time frontier of a planner for a chain, from the smallest peak to the largest: each larger plan is strictly
+/// faster. `each` is called with one plan after another, so that only one is in memory.
+///
+/// The fastest of these plans that fits a budget is exactly as fast as the result of [`plan_chain`]. The cost is little more
+/// than that of the plan for the largest budget.
+///
+/// # Errors
+/// See [`plan_chain`], except errors about a budget.
+pub fn chain_frontier<T>(
+    chain: &Chain,
+    planner: Planner,
+    mut each: impl FnMut(GraphPlan) -> T,
+) -> Result<Vec<T>, PlanError> {
+    chain.validate()?;
+    let (graph, stages) = Stages::of_chain(chain);
+    let planner = over_chain(chain, planner);
+    let mut all = AllStaged::over(&graph, vec![stages]);
+    all.add(planner, None, usize::MAX)?;
+    let plans = all.programs.iter().rev();
+    plans
+        .map(|staged| Ok(each(all.plan(planner, staged)?)))
+        .collect()
+}
+
+/// The planner for a chain, which has only stages.
+fn over_chain(chain: &Chain, planner: Planner) -> Planner {
+    match planner {
+        Planner::Auto if chain.stages.len() > MOST_STAGES_OF_WINDOWS => Planner::Segments(None),
+        Planner::Auto => Planner::Optimal,
+        planner => planner,
     }
 }

@@ -15,9 +15,9 @@
 //! | fixed bytes | fixed bytes of the graph, *held* storages, and the largest excess of the gradients at a border over x_i |
 //!
 //! *Held* storages are those that a chain cannot express and that are held throughout: outputs of the forward pass;
-//! random draws, which run once; storages that a border does not list but a later stage reads; and, with
-//! [`Crossing::Held`], those that cross more than one border, like the skips of a U-Net. With [`Crossing::Carried`] the
-//! latter are part of every x_i that they cross.
+//! random draws, which run once; storages that a border does not list but a later stage reads; and, if asked for, those
+//! that cross more than one border, like the skips of a U-Net. Else the latter are part of every x_i that they cross, and
+//! recomputed with it.
 //!
 //! The chain is conservative: [`Stages::program`] of a schedule never takes more bytes or seconds on the graph than the
 //! schedule on the chain. It takes less mainly because of in-place operations and tensors freed inside a stage;
@@ -31,16 +31,6 @@ use std::ops::Range;
 use super::{Graph, GraphError, OperationId, Program};
 use crate::chain::Chain;
 use crate::schedule::{Action, StageId};
-
-/// How to count a storage that crosses more than one border.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(hidden)]
-pub enum Crossing {
-    /// It is part of every boundary that it crosses, and recomputed with it.
-    Carried,
-    /// It is held throughout.
-    Held,
-}
 
 /// A graph in stages, and the chain that represents it.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +67,13 @@ impl Stages {
 
     /// The stage of each operation, the loss last; 0 of updates and transfers.
     pub(super) fn stage_of(&self, graph: &Graph) -> Vec<usize> {
-        stage_of(&self.forward, &self.backward, graph.operations.len())
+        let mut stage_of = vec![0; graph.operations.len()];
+        for ranges in [&self.forward, &self.backward] {
+            for (stage, range) in ranges.iter().enumerate() {
+                stage_of[range.clone()].fill(stage);
+            }
+        }
+        stage_of
     }
 
     /// The operations of a [schedule](crate::schedule), without those whose results are unused: an untracked forward leaves
@@ -89,41 +85,22 @@ impl Stages {
     /// # Panics
     /// If the graph is not the one that was cut, or an action names a stage that it does not have.
     pub fn program(&self, graph: &Graph, schedule: &[Action]) -> Result<Program, GraphError> {
-        let loss = StageId(self.chain.stages.len());
+        let loss = self.chain.stages.len();
+        let ranges = schedule.iter().flat_map(|action| match *action {
+            Action::Forward(stage) => [Some(&self.forward[stage.0]), None],
+            Action::Loss => [Some(&self.forward[loss]), Some(&self.backward[loss])],
+            Action::Backward(stage) => [Some(&self.backward[stage.0]), None],
+            Action::Optimize => [None, None],
+        });
+        let ranges = ranges.flatten().cloned().chain([graph.updates()]);
         let mut ran = vec![false; graph.operations.len()];
-        let mut operations = Vec::new();
-        let mut run = |range: &Range<usize>| {
-            for id in ids(range.clone()) {
-                if !(std::mem::replace(&mut ran[id.index()], true) && self.once[id.index()]) {
-                    operations.push(id);
-                }
-            }
+        let runs = |id: &OperationId| {
+            let again = std::mem::replace(&mut ran[id.index()], true);
+            !(again && self.once[id.index()])
         };
-        for &action in schedule {
-            match action {
-                Action::Forward(stage) => run(&self.forward[stage.0]),
-                Action::Loss => {
-                    run(&self.forward[loss.0]);
-                    run(&self.backward[loss.0]);
-                }
-                Action::Backward(stage) => run(&self.backward[stage.0]),
-                Action::Optimize => {}
-            }
-        }
-        let updates = graph.recorded_operations()..graph.operations.len();
-        operations.extend(ids(updates));
+        let operations = ranges.flat_map(ids).filter(runs).collect();
         Ok(Program::settled(graph, operations)?.without_dead_runs(graph))
     }
-}
-
-fn stage_of(forward: &[Range<usize>], backward: &[Range<usize>], operations: usize) -> Vec<usize> {
-    let mut stage_of = vec![0; operations];
-    for ranges in [forward, backward] {
-        for (stage, range) in ranges.iter().enumerate() {
-            stage_of[range.clone()].fill(stage);
-        }
-    }
-    stage_of
 }
 
 fn ids(range: Range<usize>) -> impl Iterator<Item = OperationId> {

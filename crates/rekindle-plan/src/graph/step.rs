@@ -136,9 +136,7 @@ impl Graph {
     }
 
     /// The numbers of all operations, in recorded order.
-    pub(crate) fn operation_ids(
-        &self,
-    ) -> impl DoubleEndedIterator<Item = OperationId> + Clone + use<> {
+    pub(crate) fn operation_ids(&self) -> impl Iterator<Item = OperationId> + use<> {
         (0..self.operations.len() as u32).map(OperationId)
     }
 
@@ -159,16 +157,11 @@ impl Graph {
         (0..self.tensors.len() as u32).map(TensorId)
     }
 
-    /// Number of operations that are neither updates nor transfers; updates and transfers come after them.
-    pub(crate) fn recorded_operations(&self) -> usize {
-        let recorded = |o: &Operation| o.updates.is_none() && o.transfer.is_none();
-        self.operations.partition_point(recorded)
-    }
-
-    /// The range of the updates in [`operations`](Self::operations).
+    /// The range of the updates in [`operations`](Self::operations): recorded operations come before them, transfers after.
     pub fn updates(&self) -> Range<usize> {
-        let start = self.recorded_operations();
-        let updates = self.operations[start..].partition_point(|o| o.updates.is_some());
+        let recorded = |one: &Operation| one.updates.is_none() && one.transfer.is_none();
+        let start = self.operations.partition_point(recorded);
+        let updates = self.operations[start..].partition_point(|one| one.updates.is_some());
         start..start + updates
     }
 

@@ -1,6 +1,7 @@
 //! The rules of a [`Graph`], checked once before anything is planned.
 
 use super::{Graph, OperationId, TensorId};
+use crate::bytes::Bytes;
 
 /// Why a graph, or a program of one, is invalid: which operation or tensor breaks which rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,18 +32,11 @@ impl Graph {
     /// The first violation, in recorded order.
     pub fn validate(&self) -> Result<(), GraphError> {
         let mut there: Vec<bool> = self.tensors.iter().map(|tensor| tensor.given).collect();
-        let sizes = self
-            .tensors
-            .iter()
-            .flat_map(|one| [one.bytes, one.host_bytes]);
-        let mut total: u128 = sizes.map(|bytes| u128::from(bytes.0)).sum();
-        total += u128::from(self.fixed_bytes.0);
         let mut backward = false;
         let updates = self.operations.iter().filter(|o| o.updates.is_some());
         let recorded = self.operations.len() - updates.count();
         for (id, operation) in self.operation_ids().zip(&self.operations) {
             let wrong = |said: &str| Err(GraphError(format!("operation {id} {said}")));
-            total += u128::from(operation.temp_bytes.0);
             let mut named = operation.inputs.iter().chain(&operation.outputs);
             if let Some(tensor) = named.find(|t| t.index() >= there.len()) {
                 let tensors = there.len();
@@ -82,13 +76,12 @@ impl Graph {
                 );
             }
             backward = operation.backward;
-            let given = |tensor: TensorId| {
+            let replaces = |tensor: TensorId| {
                 let tensor = self.tensors.get(tensor.index());
-                tensor.is_some_and(|tensor| tensor.given)
+                operation.backward && tensor.is_some_and(|tensor| tensor.given)
             };
-            if operation.updates.is_some_and(|tensor| !given(tensor))
-                || operation.updates.is_some() != (id.index() >= recorded)
-                || operation.updates.is_some() && !operation.backward
+            if operation.updates.is_some() != (id.index() >= recorded)
+                || !operation.updates.is_none_or(replaces)
             {
                 return wrong(
                     "is no update: it replaces a tensor that is not given, others come after it, or it is of the forward pass",
@@ -100,7 +93,11 @@ impl Graph {
                 "tensor {tensor} is an output, but it is neither given nor made"
             )));
         }
-        if total >= 1 << 62 {
+        let tensors = self.tensors.iter();
+        let sizes = tensors.flat_map(|one| [one.bytes, one.host_bytes]);
+        let temporary = self.operations.iter().map(|one| one.temp_bytes);
+        let total: Bytes = sizes.chain(temporary).chain([self.fixed_bytes]).sum();
+        if total.0 >= 1 << 62 {
             let said = "the sizes of all tensors add up to more than 4 EiB";
             return Err(GraphError(said.to_owned()));
         }

@@ -21,8 +21,7 @@ fn exchange(bucket_s: f64) -> ExchangeCost {
 /// A step of 5 seconds behind the first gradient.
 const STEP: Timetable = Timetable {
     order: Vec::new(),
-    begins: Seconds(4.0),
-    computing: Seconds(9.0),
+    hides: Seconds(5.0),
 };
 
 #[test]
@@ -65,6 +64,8 @@ fn a_ring_is_the_line_through_two_times() {
     let found = Ring::of_times(5, at(100), at(5000));
     assert!((found.link.latency_s.0 - 0.5).abs() < 1e-12, "{found:?}");
     assert!((found.link.bytes_per_s - 1000.0).abs() < 1e-9, "{found:?}");
+    // Eight rounds of half a second and 100 bytes each.
+    assert_eq!(ring.all_reduce(Bytes(500)), Seconds(8.0 * 0.6));
     let alone = Ring { ranks: 1, link };
     assert_eq!(alone.all_reduce(Bytes(100)), Seconds::ZERO);
 }
@@ -144,12 +145,11 @@ fn gradients_are_complete_after_their_last_use_and_buckets_begin_after_the_means
     };
     let expected = Timetable {
         order: vec![2, 0],
-        begins: Seconds(4.0),
-        computing: Seconds(6.0),
+        hides: Seconds(2.0),
     };
     // The second layer's operation may be a mean over ranks, or the last one of the backward pass.
     assert_eq!(of(&[1]), expected);
     assert_eq!(of(&[]), expected);
-    let begins = Seconds(6.0);
-    assert_eq!(of(&[1, 4]), Timetable { begins, ..expected });
+    let hides = Seconds::ZERO;
+    assert_eq!(of(&[1, 4]), Timetable { hides, ..expected });
 }

@@ -5,7 +5,7 @@ use crate::graph_support::graphs::{
 use crate::graph_support::{leanest, naive};
 use proptest::prelude::*;
 use rekindle_plan::graph::{
-    Crossing, Graph, OperationId, PlanError, Program, Simulated, Stages, Tensor, TensorId, borders,
+    Graph, OperationId, PlanError, Program, Simulated, Stages, Tensor, TensorId, borders,
     plan_graph, simulate,
 };
 use rekindle_plan::{Bytes, Planner, Request, chain_frontier};
@@ -111,8 +111,8 @@ proptest! {
             _ => two_halves(any(&mut random, 2 * layers)),
         };
         let borders = borders(&graph);
-        for crossing in [Crossing::Carried, Crossing::Held] {
-            let stages = Stages::new(&graph, &borders, crossing);
+        for most_crossed in [usize::MAX, 1] {
+            let stages = Stages::new(&graph, &borders, most_crossed);
             let chain = stages.chain();
             for kind in [Planner::Optimal, Planner::Segments(None)] {
                 for plan in chain_frontier(chain, kind, |plan| plan).unwrap() {
