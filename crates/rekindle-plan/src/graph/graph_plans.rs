@@ -7,6 +7,7 @@ use super::{Found, Graph, OperationId, Program};
 use crate::bytes::Bytes;
 use crate::request::{Planner, Request};
 use crate::search::search;
+use crate::seconds::Seconds;
 
 /// Makes a plan.
 ///
@@ -43,14 +44,20 @@ fn searched(
     request: &Request,
 ) -> Result<GraphPlan, PlanError> {
     let begin = starts(graph, recorded, request.budget)?;
-    let of_smallest = |even: &Graph| starts(even, recorded, None);
+    let of_smallest = || {
+        let mut even = graph.clone();
+        for operation in &mut even.operations {
+            operation.seconds = Seconds(1.0);
+        }
+        starts(&even, recorded, None)
+    };
     let own = search(graph, request, None, &begin, of_smallest)?;
     let (Ok(plan) | Err(plan)) = &own;
     let begin = vec![plan.program.operations().to_vec(), recorded.to_vec()];
     let best = match &request.link {
         None => own,
         Some(link) => {
-            let moving = search(graph, request, Some(link), &begin, |_| Ok(begin.clone()))?;
+            let moving = search(graph, request, Some(link), &begin, || Ok(begin.clone()))?;
             match (own, moving) {
                 (Ok(own), Ok(moving)) if moving.simulated.time.0 < own.simulated.time.0 => {
                     Ok(moving)

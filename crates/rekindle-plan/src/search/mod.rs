@@ -31,23 +31,17 @@ mod runs;
 #[path = "../../tests/internals/runs.rs"]
 mod tests;
 
-use rand::seq::SliceRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::bytes::Bytes;
-use crate::graph::{Graph, GraphPlan, Link, OperationId, PlanError, Rate};
+use crate::graph::{Graph, GraphPlan, Link, OperationId, PlanError};
 use crate::request::Request;
-use crate::seconds::Seconds;
 use fit::{Choice, Search};
 use net::Net;
 use runs::{Room, Runs, bucket, key};
 
-/// The work of a search for each operation, and at most: about a quarter of a second.
-const WORK_OF_ONE: u64 = 150_000;
-const MOST_WORK: u64 = 14_000_000;
-/// At least so much where the smallest peak is searched, as far as one start may do it.
-const STEPS_OF_ONE: u64 = 5_000;
 /// Steps to smaller peaks are halved where one fails, until one of the least share of the peak fails.
 const LEAST_STEP: f64 = 0.002;
 /// The share of the work that each step, and each of the least, may do.
@@ -64,88 +58,62 @@ const SLOWER: f64 = 1.25;
 const PARTS: [i64; 3] = [1, 4, i64::MAX];
 /// The part of all work that improving has at least, where starts have done the rest.
 const LEAST_PART: u64 = 2;
-/// What each operation takes where the smallest peak is searched.
-const EVEN: Seconds = Seconds(1e-6);
 /// Evictions of a descent's first fit, and of one round, at most.
 const FIRST: usize = 1000;
 const ROUND: usize = 60;
 /// The chance that a round does not look at an eviction is up to this.
 const MOST_BLINKS: f64 = 0.6;
 
-/// The fastest plan that is found within the budget of a request, or else the one with the smallest peak, starting from some
-/// programs. Without a link nothing moves to the host. Where the smallest peak is searched, all operations take the same
-/// time, also for its starts: a budget that was named once is met again, whatever else is measured.
+/// The fastest plan that is found within the budget of a request, or else the one with the smallest peak, each from some
+/// starts. Without a link nothing moves to the host. Where the smallest peak is searched, all operations take the same time:
+/// a budget that was named once is met again, whatever else is measured.
 pub(crate) fn search(
     graph: &Graph,
     request: &Request,
     link: Option<&Link>,
     starts: &[Vec<OperationId>],
-    starts_of_smallest: impl FnOnce(&Graph) -> Result<Vec<Vec<OperationId>>, PlanError>,
+    starts_of_smallest: impl FnOnce() -> Result<Vec<Vec<OperationId>>, PlanError>,
 ) -> Result<Result<GraphPlan, GraphPlan>, PlanError> {
-    let net = Net::new(graph, link)?;
+    let mut net = Net::new(graph, link)?;
     let room = Room {
         device: bytes(request.most_bytes()),
         host: link.map_or(0, |link| bytes(link.host_bytes)),
     };
-    let orders = |starts: &[Vec<_>]| -> Vec<Vec<u32>> {
-        starts.iter().map(|start| net.order(start)).collect()
-    };
-    if let Some(plan) = within(&net, room, request, &orders(starts))? {
+    if let Some(plan) = within(&net, room, request, &net.orders(starts))? {
         return Ok(Ok(plan));
     }
-    let mut even = graph.clone();
-    for operation in &mut even.operations {
-        operation.seconds = EVEN;
-    }
-    let starts = orders(&starts_of_smallest(&even)?);
-    let rate = Rate {
-        latency_s: EVEN,
-        bytes_per_s: f64::INFINITY,
-    };
-    let even_link = link.map(|link| Link {
-        to_host: rate,
-        to_device: rate,
-        ..*link
-    });
-    let even = Net::new(&even, even_link.as_ref())?;
-    let work = work(&net, 1).max(START_WORK.min(STEPS_OF_ONE * net.ranks as u64));
-    let anywhere = Room {
-        device: i64::MAX,
-        ..room
-    };
-    let leanest = Search::new(&even, anywhere, work).smallest(&starts);
+    let starts = net.orders(&starts_of_smallest()?);
+    net.even();
+    let leanest = Search::new(&net, room, net.work()).smallest(&starts);
     let plan = net.plan(&leanest)?;
     if plan.simulated.peak > request.most_bytes() {
         return Ok(Err(plan));
     }
+    let net = Net::new(graph, link)?;
     Ok(Ok(within(&net, room, request, &[leanest])?.unwrap_or(plan)))
 }
 
-/// The plan of the fastest program that is found within a room, starting from some orders.
+/// The plan of the fastest program that is found within a room, from some starts.
 fn within(
     net: &Net<'_>,
     mut room: Room,
     request: &Request,
     starts: &[Vec<u32>],
 ) -> Result<Option<GraphPlan>, PlanError> {
+    let work = net.work() * u64::from(request.effort.max(1));
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
-        let work = work(net, request.effort.max(1));
         let Some(order) = Search::new(net, room, work).within(starts) else {
             break;
         };
         let plan = net.plan(&order)?;
-        if plan.simulated.peak <= request.most_bytes() {
+        let over = plan.simulated.peak - request.most_bytes();
+        if over.is_zero() {
             return Ok(Some(plan));
         }
-        room.device = (room.device - bytes(plan.simulated.peak - request.most_bytes())).max(0);
+        room.device -= bytes(over);
     }
     Ok(None)
-}
-
-/// How much work improving may take.
-fn work(net: &Net<'_>, effort: u32) -> u64 {
-    u64::from(effort) * MOST_WORK.min(WORK_OF_ONE * net.ranks as u64)
 }
 
 /// The same random numbers in every run.
@@ -200,14 +168,14 @@ impl Search<'_> {
         Some(self.improve(left.max(self.work / LEAST_PART)))
     }
 
-    /// The order of the program that is found with the smallest peak, starting from the recorded order or another one.
+    /// The order of the program that is found with the smallest peak, from some starts.
     fn smallest(&mut self, starts: &[Vec<u32>]) -> Vec<u32> {
-        let mut best = self.runs.order();
+        let mut best = self.net.recorded();
         let mut least = self.runs.peak();
         for start in starts {
-            self.runs = Runs::of(self.net, start);
-            if self.runs.peak() < least && self.runs.host_peak() <= self.room.host {
-                (least, best) = (self.runs.peak(), start.clone());
+            let peak = Runs::of(self.net, start).peak();
+            if peak < least {
+                (least, best) = (peak, start.clone());
             }
         }
         let floor = self.floor();
@@ -274,7 +242,7 @@ impl Search<'_> {
 
     /// Improves a program that fits by annealing, with so much work, and returns the order of the best.
     fn improve(&mut self, work: u64) -> Vec<u32> {
-        let once = self.net.ops[..self.net.ranks - 1].iter();
+        let once = self.net.ops[..self.net.ranks].iter();
         let plain: f64 = once.map(|op| op.seconds).sum();
         let mut best = (self.runs.seconds, self.runs.order());
         self.runs.changes.clear();
@@ -319,14 +287,13 @@ impl Search<'_> {
     /// Takes out some runs near each other that the recorded order does not have.
     fn ruin(&mut self) {
         let extra = self.runs.extra();
-        if extra.is_empty() {
+        let place = |run: u32| self.runs.op(run).rank as usize;
+        let Some(center) = extra.choose(&mut self.random).map(|&run| place(run)) else {
             return;
-        }
+        };
         let width = 1_usize << self.random.random_range(0..self.net.ranks.ilog2().max(3));
         let most = 1 + self.random.random_range(0..12);
-        let place = |run: u32| self.runs.op(run).rank as usize;
-        let center = place(extra[self.random.random_range(0..extra.len())]);
-        let near = extra.iter().copied();
+        let near = extra.into_iter();
         let near = near.filter(|&run| place(run).abs_diff(center) <= width);
         let mut near: Vec<u32> = near.collect();
         self.runs.work += near.len() as u64 / 4;
@@ -344,18 +311,15 @@ impl Search<'_> {
     /// Moves a run to another place between its inputs and its readers.
     fn shift(&mut self) {
         let ranks = self.net.ranks;
-        let at = if self.random.random_bool(0.6) {
+        let mut at = self.random.random_range(0..ranks);
+        if self.random.random_bool(0.6) {
             let width = 1 << self.random.random_range(0..ranks.ilog2().max(1));
             let near = self.spot + self.random.random_range(0..2 * width + 1);
-            near.saturating_sub(width).min(ranks - 1)
-        } else {
-            self.random.random_range(0..ranks)
-        };
-        if self.runs.buckets[at].is_empty() {
-            return;
+            at = near.saturating_sub(width).min(ranks - 1);
         }
-        let place = self.random.random_range(0..self.runs.buckets[at].len());
-        let run = self.runs.buckets[at][place];
+        let Some(&run) = self.runs.buckets[at].choose(&mut self.random) else {
+            return;
+        };
         let (op, from) = (self.runs.runs[run as usize].op, self.runs.key(run));
         let of = self.runs.op(run);
         if of.fixed {
@@ -365,23 +329,17 @@ impl Search<'_> {
         let made = inputs.filter_map(|&value| self.runs.made_before(value, from));
         let made = made.chain(self.runs.before(op, from));
         let low = made.map(|run| self.runs.key(run) + 1).max().unwrap_or(0);
-        let reads = of
-            .outputs
-            .iter()
-            .map(|&value| self.runs.next_read(value, from));
-        let update = of.before.map(|update| self.runs.next_run(update, from));
-        let last = key(
-            ranks as u32 - 1,
-            self.runs.buckets[ranks - 1].len() as u32 - 1,
-        );
-        let high = reads.chain(update).min().unwrap_or(last).min(last);
+        let outputs = of.outputs.iter();
+        let reads = outputs.map(|&value| self.runs.next_read(value, from));
+        let last = [of.before.unwrap_or(ranks as u32 - 1), ranks as u32 - 1];
+        let last = last.map(|op| self.runs.next_run(op, from));
+        let high = reads.chain(last).min().unwrap_or(low);
         if high <= low {
             return;
         }
         let target = bucket(low) + self.random.random_range(0..bucket(high) - bucket(low) + 1);
-        let place = self
-            .random
-            .random_range(0..self.runs.buckets[target].len() + 1);
+        let places = self.runs.buckets[target].len() + 1;
+        let place = self.random.random_range(0..places);
         let to = key(target as u32, place as u32).clamp(low, high);
         // What may not run twice must be free to leave its place.
         let free =

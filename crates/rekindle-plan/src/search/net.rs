@@ -10,6 +10,12 @@ use crate::graph::{
     Graph, GraphError, GraphPlan, Link, OperationId, PlanError, Program, TensorId, Transfer,
 };
 
+/// The work of a search for each operation, and at most: about a quarter of a second.
+const WORK_OF_ONE: u64 = 150_000;
+const MOST_WORK: u64 = 14_000_000;
+/// What each operation takes where the smallest peak is searched.
+const EVEN: f64 = 1e-6;
+
 /// Numbers of values or operations, most often one or two.
 type Few = SmallVec<[u32; 2]>;
 
@@ -242,11 +248,26 @@ impl<'a> Net<'a> {
         op as usize >= self.ranks
     }
 
-    /// The operations of a program without transfers, and the last one.
-    pub(super) fn order(&self, program: &[OperationId]) -> Vec<u32> {
+    /// Lets every operation take the same time.
+    pub(super) fn even(&mut self) {
+        for op in &mut self.ops {
+            op.seconds = EVEN;
+        }
+    }
+
+    /// How much work improving may take.
+    pub(super) fn work(&self) -> u64 {
+        MOST_WORK.min(WORK_OF_ONE * self.ranks as u64)
+    }
+
+    /// The operations of programs without transfers, and the last one.
+    pub(super) fn orders(&self, programs: &[Vec<OperationId>]) -> Vec<Vec<u32>> {
         let numbers: HashMap<OperationId, u32> = self.ids.iter().copied().zip(0..).collect();
-        let known = program.iter().filter_map(|id| numbers.get(id).copied());
-        known.chain([self.ids.len() as u32]).collect()
+        let orders = programs.iter().map(|program| {
+            let known = program.iter().filter_map(|id| numbers.get(id).copied());
+            known.chain([self.ids.len() as u32]).collect()
+        });
+        orders.collect()
     }
 
     /// The plan of a list of operations: views run directly before they are read, again where their base is made anew.
