@@ -10,23 +10,6 @@
 //! operation of the step, and what is kept in between. They solve it as an integer program. This crate uses a local search
 //! (`search`), because a step of thousands of operations must be planned in a second.
 //!
-//! # Map
-//! | file | what it owns |
-//! |---|---|
-//! | `step.rs` | [`Graph`]: recorded operations on tensors |
-//! | `program.rs` | [`Program`]: a valid list of operations, the tensors freed at each step, and where updates run |
-//! | `simulator.rs` | [`simulate`]: peak and time of a program, in exact bytes |
-//! | `plan.rs` | [`GraphPlan`], and the error when there is none |
-//! | `graph_plans.rs` | [`plan_graph`]: from a graph and a [`Request`](crate::Request) to a plan |
-//! | `borders.rs` | where a forward pass can be cut |
-//! | `storages.rs` | where each storage is made and read |
-//! | `stages.rs` | [`Stages`]: a graph as a chain of stages, and a chain as a graph |
-//! | `staged.rs` | schedules of a chain as programs; [`plan_chain`] and [`chain_frontier`]: plans of a chain alone |
-//! | `spans.rs` | a program in terms of stages, and the tensors that each pass makes and frees |
-//! | `exchange.rs` | [`ExchangeCost`]: gradients summed over ranks while a program runs, and the time added by that |
-//! | `link.rs` | [`Link`]: offloading to host memory, and its cost |
-//! | `validate.rs` | the rules of a graph |
-//!
 //! # Example
 //! ```
 //! use rekindle_plan::graph::{Graph, Operation, Program, Tensor, TensorId, plan_graph, simulate};
@@ -64,7 +47,6 @@
 
 mod borders;
 mod exchange;
-mod graph_plans;
 mod link;
 mod plan;
 mod program;
@@ -78,11 +60,9 @@ mod validate;
 
 pub use borders::{Border, borders};
 pub use exchange::{ExchangeCost, Exchanged, Ring, Timetable};
-pub use graph_plans::plan_graph;
 pub use link::{Link, Rate};
-pub use plan::{GraphPlan, PlanError};
+pub use plan::{GraphPlan, PlanError, plan_graph};
 pub use program::Program;
-pub(crate) use simulator::Found;
 pub use simulator::{Moment, Parts, Simulated, simulate};
 pub use spans::{Change, Span, SpanPass, changes, held};
 pub use staged::{chain_frontier, plan_chain};

@@ -3,14 +3,6 @@
 //! They only make schedules: what each takes is simulated on the graph of the step, or on the one that is made for a chain
 //! ([`plan_chain`](crate::plan_chain)).
 //!
-//! | planner | what | file |
-//! |---|---|---|
-//! | `none` | keep everything | here |
-//! | `segments` | segments, cut by bytes or of equal length | `segments.rs` |
-//! | `optimal` | the best persistent schedule | `optimal.rs` |
-//!
-//! `terms.rs` has the symbols of the recurrences.
-//!
 //! # Long chains
 //! `optimal` examines all windows of stages, of chains of up to 2,000; `auto` gives equal segments for longer ones. `segments`
 //! without a number accepts up to 20,000 stages; `none`, and `segments` with a number, accept any number: longer chains than those
@@ -26,7 +18,7 @@ use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::graph::PlanError;
 use crate::request::Planner;
-use crate::schedule::Recipe;
+use crate::schedule::Schedule;
 
 /// The longest chain of which numbers of segments are tried: some million stages are simulated.
 const MOST_STAGES: usize = 20_000;
@@ -44,10 +36,21 @@ pub(crate) fn schedules(
     chain: &Chain,
     planner: Planner,
     within: Option<Bytes>,
-) -> Result<Vec<Recipe>, PlanError> {
+) -> Result<Vec<Schedule>, PlanError> {
     let stages = chain.stages.len();
+    let most = match planner {
+        Planner::None | Planner::Segments(Some(_)) => usize::MAX,
+        Planner::Segments(None) => MOST_STAGES,
+        Planner::Optimal | Planner::Auto => MOST_STAGES_OF_WINDOWS,
+    };
+    if stages > most {
+        return Err(PlanError::Request(format!(
+            "the {planner} planner takes at most {most} stages here, and the chain has {stages}: merge neighbouring stages, or \
+             give a number of segments"
+        )));
+    }
     match planner {
-        Planner::None => Ok(vec![Recipe::default()]),
+        Planner::None => Ok(vec![Schedule::of_segments(&[stages])]),
         Planner::Segments(Some(count)) if count == 0 || count > stages.max(1) => {
             Err(PlanError::segments(count, stages))
         }
@@ -58,26 +61,11 @@ pub(crate) fn schedules(
             let equal = segments::equal(stages, count);
             Ok(leanest.flatten().into_iter().chain([equal]).collect())
         }
-        Planner::Segments(None) => {
-            check_length(planner, stages, MOST_STAGES)?;
-            Ok(segments::several(stages))
-        }
+        Planner::Segments(None) => Ok(segments::several(stages)),
         Planner::Optimal | Planner::Auto => {
             chain.validate()?;
-            check_length(Planner::Optimal, stages, MOST_STAGES_OF_WINDOWS)?;
             let room = within.map(|budget| (budget - chain.resident_bytes()).0);
             Ok(optimal::schedules(&Terms::new(chain), room))
         }
     }
-}
-
-/// Fails for a chain that is too long to search.
-fn check_length(planner: Planner, stages: usize, most: usize) -> Result<(), PlanError> {
-    if stages <= most {
-        return Ok(());
-    }
-    Err(PlanError::Request(format!(
-        "the {planner} planner takes at most {most} stages here, and the chain has {stages}: merge neighbouring stages, or \
-         give a number of segments"
-    )))
 }

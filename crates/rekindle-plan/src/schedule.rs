@@ -69,71 +69,61 @@ impl<'de> Deserialize<'de> for Action {
     }
 }
 
-/// The schedule with one level of recomputation whose second and later segments start at these stages. In the forward
-/// pass each segment except the last keeps only its input. The last segment is recorded as a whole and run backward; then
-/// each earlier segment, from last to first, is recomputed, recorded as a whole and run backward. Every stage outside the
-/// last segment runs forward twice.
-#[doc(hidden)]
-pub fn single_level(stages: usize, starts: &[usize]) -> Vec<Action> {
-    Recipe::segments(starts).schedule(stages)
-}
+/// A schedule in short: a thousand cuts of a long chain are small, their actions are not. It has the ranges of stages that run
+/// forward, each from a first stage to before another: all stages first, with the loss behind them, then each next range when
+/// all stages from its end on have run backward.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Schedule(pub(crate) Vec<(usize, usize)>);
 
-/// A schedule in short: a thousand cuts of a long chain are small, their actions are not. After the first pass to the loss
-/// these stages run forward again, from a first one to before another, each time when all from there on have run backward.
-/// By default none does: the plain training step.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Recipe(pub(crate) Vec<(usize, usize)>);
-
-impl Recipe {
-    /// The schedule of [`single_level`].
-    pub(crate) fn segments(starts: &[usize]) -> Recipe {
-        let firsts = once(0).chain(starts.iter().copied());
-        let again = firsts.zip(starts.iter().copied());
-        let mut again: Vec<(usize, usize)> = again.collect();
-        again.reverse();
-        Recipe(again)
+impl Schedule {
+    /// The schedule with one level of recomputation whose segments end before these stages, the last of which is the number
+    /// of stages. In the forward pass each segment except the last keeps only its input. The last segment is recorded as a
+    /// whole and run backward; then each earlier segment, from last to first, is recomputed, recorded as a whole and run
+    /// backward. Every stage outside the last segment runs forward twice.
+    pub fn of_segments(ends: &[usize]) -> Schedule {
+        let starts = once(0).chain(ends.iter().copied());
+        let mut ranges: Vec<(usize, usize)> = starts.zip(ends.iter().copied()).collect();
+        ranges.reverse();
+        if let Some((start, _)) = ranges.first_mut() {
+            *start = 0;
+        }
+        Schedule(ranges)
     }
 
-    /// The schedule for a chain of so many stages. Cost: O(actions).
-    pub(crate) fn schedule(&self, stages: usize) -> Vec<Action> {
+    /// The segments, each as its first and last stage, from the first segment to the last; `None` if there is more than one
+    /// level of recomputation. A schedule that keeps everything is one segment.
+    pub fn segments(&self) -> Option<Vec<(StageId, StageId)>> {
+        let ends = self.ends();
+        if Schedule::of_segments(&ends) != *self {
+            return None;
+        }
+        let starts = once(&0).chain(&ends);
+        let stages =
+            |(start, end): (&usize, &usize)| Some((StageId(*start), StageId(end.checked_sub(1)?)));
+        starts.zip(&ends).map(stages).collect()
+    }
+
+    /// Where the ranges end, from the last range to the first: where segments do.
+    pub(crate) fn ends(&self) -> Vec<usize> {
+        self.0.iter().rev().map(|(_, end)| *end).collect()
+    }
+
+    /// The actions. Cost: O(actions).
+    pub fn actions(&self) -> Vec<Action> {
         let forward = |i| Action::Forward(StageId(i));
         let backward = |i| Action::Backward(StageId(i));
-        let mut actions = Vec::with_capacity(4 * stages + 2);
-        actions.extend((0..stages).map(forward));
-        actions.push(Action::Loss);
-        let mut left = stages;
-        for &(start, end) in &self.0 {
-            actions.extend((end..left).rev().map(backward));
+        let mut actions = Vec::new();
+        for (place, &(start, end)) in self.0.iter().enumerate() {
             actions.extend((start..end).map(forward));
-            left = end;
+            if place == 0 {
+                actions.push(Action::Loss);
+            }
+            let next = self.0.get(place + 1).map_or(0, |(_, end)| *end);
+            actions.extend((next..end).rev().map(backward));
         }
-        actions.extend((0..left).rev().map(backward));
         actions.push(Action::Optimize);
         actions
     }
-}
-
-/// The segments of a schedule with [one level](single_level), each as its first and last stage, from the first segment to
-/// the last; `None` for another one. A schedule that keeps everything is one segment.
-pub(crate) fn segments(actions: &[Action]) -> Option<Vec<(StageId, StageId)>> {
-    let backward = |action: &&Action| matches!(action, Action::Backward(_));
-    let stages = actions.iter().filter(backward).count();
-    // Where a segment's backward ends, and the segment before it is recomputed.
-    let pairs = actions.windows(2).rev();
-    let starts = pairs.filter_map(|pair| match pair {
-        [Action::Backward(StageId(start)), Action::Forward(_)] => Some(*start),
-        _ => None,
-    });
-    let starts: Vec<usize> = starts.collect();
-    let recipe = Recipe::segments(&starts);
-    if recipe.schedule(stages) != actions {
-        return None;
-    }
-    let last = (*starts.last().unwrap_or(&0), stages);
-    let segments = recipe.0.into_iter().rev().chain([last]);
-    segments
-        .map(|(first, end)| Some((StageId(first), StageId(end.checked_sub(1)?))))
-        .collect()
 }
 
 /// The actions as text, which tells apart what forwards keep: `forward`, `forward_keep` or `forward_tracked`.

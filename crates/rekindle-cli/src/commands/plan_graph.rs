@@ -12,7 +12,7 @@ use rekindle::record::PlanSummary;
 use rekindle_plan::{
     Bytes, PlanError, Planner, Request,
     graph::{Graph, GraphPlan, OperationId, plan_graph},
-    schedule::single_level,
+    schedule::Schedule,
 };
 use rekindle_train::session::Infeasible;
 use schemars::JsonSchema;
@@ -55,12 +55,9 @@ impl Program {
 
     /// The plan for the graph that the program was requested for.
     fn plan(self, graph: &Graph) -> Option<GraphPlan> {
-        let schedule = self.plan.segments.as_deref().and_then(|segments| {
-            let [.., (_, last)] = segments else {
-                return None;
-            };
-            let starts: Vec<usize> = segments[1..].iter().map(|(first, _)| first.0).collect();
-            Some(single_level(last.0 + 1, &starts))
+        let schedule = self.plan.segments.map(|segments| {
+            let ends = segments.iter().map(|(_, last)| last.0 + 1);
+            Schedule::of_segments(&ends.collect::<Vec<_>>())
         });
         let plan = GraphPlan::of_operations(graph, None, self.program, Vec::new()).ok()?;
         Some(GraphPlan {

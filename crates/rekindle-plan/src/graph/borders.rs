@@ -37,23 +37,14 @@ pub struct Border {
     pub live: u64,
 }
 
-/// The borders of a valid graph, first to last. There may be none.
+/// The borders of a valid graph, first to last. There may be none. Of more than `MOST_STAGES` marks, `few` asks for a part.
 #[doc(hidden)]
-pub fn borders(graph: &Graph) -> Vec<Border> {
-    chosen(graph, false)
-}
-
-/// As [`borders`], but of more than [`MOST_STAGES`] marks a part, too.
-pub(super) fn few_borders(graph: &Graph) -> Vec<Border> {
-    chosen(graph, true)
-}
-
-fn chosen(graph: &Graph, few_marks: bool) -> Vec<Border> {
+pub fn borders(graph: &Graph, few: bool) -> Vec<Border> {
     let forward = forward_operations(graph);
     let points = Points::new(graph, forward);
     let places = match marked(graph, forward) {
         marked if marked.is_empty() => points.choose(),
-        marked if few_marks => points.few(marked),
+        marked if few => points.few(marked),
         marked => marked,
     };
     let borders = places.into_iter().map(|operations| Border {

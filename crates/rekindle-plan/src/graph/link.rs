@@ -82,11 +82,10 @@ impl Link {
         };
         let seconds = rate.seconds(bytes);
         if !seconds.0.is_finite() || seconds.0 < 0.0 {
-            let said = format!(
+            return Err(GraphError(format!(
                 "moving {bytes} takes {} seconds, which is no time",
                 seconds.0
-            );
-            return Err(GraphError(said));
+            )));
         }
         Ok(Operation {
             seconds,
@@ -98,39 +97,6 @@ impl Link {
 }
 
 impl Graph {
-    /// The graph [`linked`](Self::linked) for these tensors.
-    fn with_transfers(&self, tensors: &[TensorId], link: &Link) -> Result<Graph, GraphError> {
-        let mut graph = self.clone();
-        let mut makers = HashMap::new();
-        for made in &self.operations {
-            if !made.view && made.updates.is_none() {
-                makers.extend(made.outputs.iter().map(|output| (*output, made)));
-            }
-        }
-        for &tensor in tensors {
-            let maker = makers.get(&tensor);
-            let maker = maker.ok_or_else(|| GraphError::not_transferable(tensor))?;
-            let bytes = self.tensor(tensor).bytes;
-            let copy = TensorId(graph.tensors.len() as u32);
-            graph.tensors.push(Tensor {
-                host_bytes: bytes,
-                ..Tensor::default()
-            });
-            for (transfer, input, output) in [
-                (Transfer::Offload, tensor, copy),
-                (Transfer::Fetch, copy, tensor),
-            ] {
-                graph.operations.push(Operation {
-                    inputs: vec![input],
-                    outputs: vec![output],
-                    backward: maker.backward,
-                    ..link.transfer(transfer, bytes)?
-                });
-            }
-        }
-        Ok(graph)
-    }
-
     /// The graph with transfers of these tensors: the `k`-th one's offload and fetch are the operations `n + 2k` and
     /// `n + 2k + 1`, where n is the number of operations of `self`. It is the graph itself if no tensor is offloaded.
     ///
@@ -142,10 +108,40 @@ impl Graph {
         tensors: &[TensorId],
         link: Option<&Link>,
     ) -> Result<Cow<'_, Graph>, GraphError> {
-        match (tensors, link) {
-            ([], _) => Ok(Cow::Borrowed(self)),
-            (tensors, Some(link)) => self.with_transfers(tensors, link).map(Cow::Owned),
-            ([tensor, ..], None) => Err(GraphError::not_transferable(*tensor)),
+        if tensors.is_empty() {
+            return Ok(Cow::Borrowed(self));
         }
+        let mut graph = self.clone();
+        let mut makers = HashMap::new();
+        for made in &self.operations {
+            if !made.view && made.updates.is_none() {
+                makers.extend(made.outputs.iter().map(|output| (*output, made)));
+            }
+        }
+        for tensor in tensors {
+            let (Some(maker), Some(link)) = (makers.get(tensor), link) else {
+                return Err(GraphError(format!(
+                    "tensor {tensor} cannot be moved to the host: no operation of the step makes a storage for it"
+                )));
+            };
+            let bytes = self.tensor(*tensor).bytes;
+            let copy = TensorId(graph.tensors.len() as u32);
+            graph.tensors.push(Tensor {
+                host_bytes: bytes,
+                ..Tensor::default()
+            });
+            for (transfer, input, output) in [
+                (Transfer::Offload, *tensor, copy),
+                (Transfer::Fetch, copy, *tensor),
+            ] {
+                graph.operations.push(Operation {
+                    inputs: vec![input],
+                    outputs: vec![output],
+                    backward: maker.backward,
+                    ..link.transfer(transfer, bytes)?
+                });
+            }
+        }
+        Ok(Cow::Owned(graph))
     }
 }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Graph, Operation, OperationId, Program, TensorId, Transfer};
+use super::{Graph, Operation, Program, TensorId, Transfer};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
@@ -95,30 +95,6 @@ struct Storage {
     part: Part,
 }
 
-/// A program and its cost.
-#[derive(Clone, Debug)]
-pub(crate) struct Found {
-    pub(crate) program: Program,
-    pub(crate) simulated: Simulated,
-}
-
-impl Found {
-    /// The program without runs whose results are unused.
-    pub(crate) fn of(graph: &Graph, program: &Program) -> Found {
-        let program = program.without_dead_runs(graph);
-        let simulated = simulate(graph, &program);
-        Found { program, simulated }
-    }
-
-    pub(crate) fn peak(&self) -> Bytes {
-        self.simulated.peak
-    }
-
-    pub(crate) fn order(&self) -> Vec<OperationId> {
-        self.program.operations().to_vec()
-    }
-}
-
 /// Where the live tensors are stored.
 pub(super) struct Memory<'a> {
     graph: &'a Graph,
@@ -164,12 +140,6 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Puts a tensor in a storage, where an older value of it may still be listed.
-    fn place(&mut self, tensor: TensorId, storage: usize) {
-        self.storages[storage].live += 1;
-        self.of[tensor.index()] = Some(storage);
-    }
-
     fn release(&mut self, tensor: TensorId) {
         if let Some(storage) = self.of[tensor.index()].take() {
             let storage = &mut self.storages[storage];
@@ -207,7 +177,8 @@ impl<'a> Memory<'a> {
             let base = operation.inputs.first();
             if let Some(base) = base.and_then(|input| self.of[input.index()]) {
                 for &output in &operation.outputs {
-                    self.place(output, base);
+                    self.storages[base].live += 1;
+                    self.of[output.index()] = Some(base);
                 }
             }
             return;
@@ -220,12 +191,12 @@ impl<'a> Memory<'a> {
             let tensor = self.graph.tensor(output);
             *part(&mut self.parts) += tensor.bytes;
             self.on_host += tensor.host_bytes;
+            self.of[output.index()] = Some(self.storages.len());
             self.storages.push(Storage {
                 tensor: output,
-                live: 0,
+                live: 1,
                 part,
             });
-            self.place(output, self.storages.len() - 1);
         }
     }
 }

@@ -11,134 +11,84 @@
 
 use rand::Rng;
 
-use super::borders::Border;
-use super::plan::{GraphPlan, PlanError, finish, fitting};
+use super::plan::{GraphPlan, PlanError, fitting};
 use super::stages::Stages;
-use super::{Found, Graph, GraphError, simulate};
+use super::{Graph, GraphError, Program, simulate};
 use crate::bytes::Bytes;
 use crate::chain::Chain;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, schedules};
 use crate::request::{Planner, Request};
-use crate::schedule::Recipe;
+use crate::schedule::Schedule;
 use crate::search;
 
 /// So many operations are simulated at most to move the starts of segments.
 const MOST_MOVED: usize = 3_000_000;
 
 /// A schedule over stages, and the cost of its program.
-#[derive(Clone, Debug)]
-pub(crate) struct Staged {
-    recipe: Recipe,
-    pub(crate) peak: Bytes,
-    pub(crate) seconds: f64,
-    /// The index of its stages in [`AllStaged`].
-    stages: usize,
-}
-
-/// Programs of the planners for chains.
-pub(crate) struct AllStaged<'a> {
+#[derive(Clone)]
+pub(super) struct Staged<'a> {
     graph: &'a Graph,
-    /// The ways to cut the graph into stages.
-    stages: Vec<Stages>,
-    /// The fastest first; each has a smaller peak than the one before it.
-    programs: Vec<Staged>,
+    stages: &'a Stages,
+    schedule: Schedule,
+    pub(super) peak: Bytes,
+    seconds: f64,
 }
 
-impl<'a> AllStaged<'a> {
-    /// The programs of a planner, `segments` or `optimal`: of each way to cut the graph about so many at most.
-    pub(crate) fn new(
+impl<'a> Staged<'a> {
+    fn new(
         graph: &'a Graph,
-        borders: &[Border],
-        planner: Planner,
-        most: usize,
-    ) -> Result<AllStaged<'a>, PlanError> {
-        // For `segments`, whole segments are requested: hold nothing that they would recompute.
-        let whole = matches!(planner, Planner::Segments(_));
-        let crosses = borders.iter().any(|border| border.live > 1) && !whole;
-        let most_crossed = [usize::MAX].into_iter().chain(crosses.then_some(1));
-        let stages = most_crossed.map(|most| Stages::new(graph, borders, most));
-        let mut all = AllStaged::over(graph, stages.collect());
-        all.add(planner, None, most)?;
-        Ok(all)
-    }
-
-    /// No program yet.
-    fn over(graph: &'a Graph, stages: Vec<Stages>) -> AllStaged<'a> {
-        AllStaged {
+        stages: &'a Stages,
+        schedule: Schedule,
+    ) -> Result<Staged<'a>, GraphError> {
+        let simulated = simulate(graph, &stages.program(graph, &schedule)?);
+        Ok(Staged {
             graph,
             stages,
-            programs: Vec::new(),
-        }
-    }
-
-    /// Adds the programs of a planner, about so many at most: from the smallest peak to the largest, or those among which the
-    /// best for a budget is, if the graph costs exactly what its chain does.
-    fn add(
-        &mut self,
-        planner: Planner,
-        within: Option<Bytes>,
-        most: usize,
-    ) -> Result<(), PlanError> {
-        for (place, stages) in self.stages.iter().enumerate() {
-            let recipes = schedules(stages.chain(), planner, within)?;
-            let each = recipes.len().div_ceil(most);
-            for recipe in recipes.into_iter().step_by(each) {
-                let staged = self.staged(recipe, place)?;
-                self.programs.push(staged);
-            }
-        }
-        self.programs.sort_by(|a, b| {
-            let time = a.seconds.total_cmp(&b.seconds);
-            time.then(a.peak.cmp(&b.peak))
-        });
-        self.programs.dedup_by(|next, last| next.peak >= last.peak);
-        Ok(())
-    }
-
-    /// A schedule over some of the stages, with its cost.
-    fn staged(&self, recipe: Recipe, stages: usize) -> Result<Staged, GraphError> {
-        let staged = Staged {
-            recipe,
-            peak: Bytes::ZERO,
-            seconds: 0.0,
-            stages,
-        };
-        let found = self.program(&staged)?;
-        Ok(Staged {
-            peak: found.peak(),
-            seconds: found.simulated.time.0,
-            ..staged
+            schedule,
+            peak: simulated.peak,
+            seconds: simulated.time.0,
         })
     }
 
-    /// Of a given number of segments, leaves the leanest program, with starts of segments moved at random to lower its peak: the
-    /// costs of stages by which they were cut are upper bounds on a graph. A higher peak is kept for a while (threshold
-    /// accepting; Dueck & Scheuer 1990, J. Computational Physics 90).
-    pub(crate) fn move_starts(&mut self) -> Result<(), GraphError> {
-        let Some(leanest) = self.leanest() else {
-            return Ok(());
-        };
-        let stages = self.stages[leanest.stages].chain().stages.len();
-        let (mut best, mut last) = (leanest.clone(), leanest.clone());
+    /// Its program.
+    ///
+    /// # Errors
+    /// None: it was built before.
+    pub(super) fn program(&self) -> Result<Program, GraphError> {
+        self.stages.program(self.graph, &self.schedule)
+    }
+
+    pub(super) fn plan(&self, planner: Planner) -> Result<GraphPlan, GraphError> {
+        Ok(GraphPlan {
+            schedule: Some(self.schedule.clone()),
+            ..GraphPlan::new(self.graph, self.program()?, planner)
+        })
+    }
+
+    /// One of segments with their starts moved at random to lower its peak: the costs of stages by which they were cut are upper
+    /// bounds on a graph. A higher peak is kept for a while (threshold accepting; Dueck & Scheuer 1990, J. Computational
+    /// Physics 90).
+    pub(super) fn with_moved_starts(&self) -> Result<Staged<'a>, GraphError> {
+        let (mut best, mut last) = (self.clone(), self.clone());
         let mut random = search::random();
         let most = MOST_MOVED / self.graph.operations.len().max(1);
         for left in (0..most).rev() {
-            let starts = last.recipe.0.iter().rev().map(|(_, start)| *start);
-            let mut starts: Vec<usize> = starts.collect();
-            if starts.is_empty() {
+            let mut ends = last.schedule.ends();
+            let inner = ends.len() - 1;
+            if inner == 0 {
                 break;
             }
             for _ in 0..=random.random_range(0..3) {
-                let place = random.random_range(0..starts.len());
-                let before = place.checked_sub(1).map_or(0, |before| starts[before]);
-                let after = *starts.get(place + 1).unwrap_or(&stages);
-                let near = starts[place] + random.random_range(0..5);
-                starts[place] = match random.random_bool(0.5) {
+                let place = random.random_range(0..inner);
+                let before = place.checked_sub(1).map_or(0, |before| ends[before]);
+                let after = ends[place + 1];
+                let near = ends[place] + random.random_range(0..5);
+                ends[place] = match random.random_bool(0.5) {
                     true => random.random_range(before + 1..after),
                     false => near.saturating_sub(2).clamp(before + 1, after - 1),
                 };
             }
-            let moved = self.staged(Recipe::segments(&starts), last.stages)?;
+            let moved = Staged::new(self.graph, self.stages, Schedule::of_segments(&ends))?;
             let higher = best.peak.0 / 16 * left as u64 / most as u64;
             if moved.peak <= last.peak + Bytes(higher) {
                 last = moved;
@@ -147,53 +97,46 @@ impl<'a> AllStaged<'a> {
                 }
             }
         }
-        self.programs = vec![best];
-        Ok(())
+        Ok(best)
     }
+}
 
-    /// The fastest one whose peak is within a budget.
-    pub(crate) fn fastest_within(&self, budget: Bytes) -> Option<&Staged> {
-        self.programs.iter().find(|staged| staged.peak <= budget)
+/// The programs of a planner, `segments` or `optimal`, over each of some cuts of a graph, about `most` at most for each: the
+/// fastest first, each with a smaller peak than the one before it; or those among which the best for a budget is, if the
+/// graph costs exactly what its chain does.
+pub(super) fn all_staged<'a>(
+    graph: &'a Graph,
+    cuts: &'a [Stages],
+    planner: Planner,
+    within: Option<Bytes>,
+    most: usize,
+) -> Result<Vec<Staged<'a>>, PlanError> {
+    let mut all = Vec::new();
+    for stages in cuts {
+        let schedules = schedules(stages.chain(), planner, within)?;
+        let each = schedules.len().div_ceil(most);
+        for schedule in schedules.into_iter().step_by(each) {
+            all.push(Staged::new(graph, stages, schedule)?);
+        }
     }
+    all.sort_by_key(|staged| (staged.seconds.to_bits(), staged.peak));
+    all.dedup_by(|next, last| next.peak >= last.peak);
+    Ok(all)
+}
 
-    /// The one with the smallest peak.
-    pub(crate) fn leanest(&self) -> Option<&Staged> {
-        self.programs.last()
-    }
-
-    /// The plan of the fastest one within the budget of a request; of a given number of segments, that with the smallest peak.
-    ///
-    /// # Errors
-    /// None is within it: the error has the plan with the smallest peak.
-    pub(crate) fn best(&self, planner: Planner, request: &Request) -> Result<GraphPlan, PlanError> {
-        let within = match planner {
-            Planner::Segments(Some(_)) => None,
-            _ => self.fastest_within(request.most_bytes()),
-        };
-        // Every planner has a schedule for stages, and there is one at least.
-        let none = || PlanError::Request("there are no stages to plan".to_owned());
-        let best = within.or(self.leanest()).ok_or_else(none)?;
-        fitting(self.plan(planner, best)?, request)
-    }
-
-    /// The plan of one of them.
-    pub(crate) fn plan(&self, planner: Planner, staged: &Staged) -> Result<GraphPlan, GraphError> {
-        let stages = self.stages[staged.stages].chain().stages.len();
-        let schedule = staged.recipe.schedule(stages);
-        Ok(finish(planner, self.program(staged)?, Some(schedule)))
-    }
-
-    /// The program of one of them.
-    ///
-    /// # Errors
-    /// None for one of these programs: it was built before.
-    pub(crate) fn program(&self, staged: &Staged) -> Result<Found, GraphError> {
-        let stages = &self.stages[staged.stages];
-        let schedule = staged.recipe.schedule(stages.chain().stages.len());
-        let program = stages.program(self.graph, &schedule)?;
-        let simulated = simulate(self.graph, &program);
-        Ok(Found { program, simulated })
-    }
+/// The fastest of [`all_staged`] within the budget of a request, or else that with the smallest peak; the latter of a given
+/// number of segments.
+pub(super) fn best<'a>(
+    all: &'a [Staged<'a>],
+    request: &Request,
+) -> Result<&'a Staged<'a>, PlanError> {
+    let within = match request.planner {
+        Planner::Segments(Some(_)) => None,
+        _ => all.iter().find(|one| one.peak <= request.most_bytes()),
+    };
+    // Every planner has a schedule for stages, and there is one at least.
+    let none = || PlanError::Request("there are no stages to plan".to_owned());
+    within.or(all.last()).ok_or_else(none)
 }
 
 /// Makes a plan for a chain.
@@ -206,18 +149,22 @@ impl<'a> AllStaged<'a> {
 /// [`PlanError::Infeasible`] with the planner's plan of the smallest peak, and other errors for an invalid chain or
 /// request.
 pub fn plan_chain(chain: &Chain, request: &Request) -> Result<GraphPlan, PlanError> {
+    let planner = Planner::None;
+    let plain = Request {
+        planner,
+        ..*request
+    };
+    if request.planner == Planner::Auto
+        && let Ok(plan) = plan_chain(chain, &plain)
+    {
+        return Ok(plan);
+    }
     chain.validate()?;
     let (graph, stages) = Stages::of_chain(chain);
-    let mut all = AllStaged::over(&graph, vec![stages]);
-    if request.planner == Planner::Auto {
-        all.add(Planner::None, None, 1)?;
-        if let Some(plain) = all.fastest_within(request.most_bytes()) {
-            return Ok(all.plan(Planner::None, plain)?);
-        }
-    }
+    let cuts = [stages];
     let planner = over_chain(chain, request.planner);
-    all.add(planner, request.budget, usize::MAX)?;
-    all.best(planner, request)
+    let all = all_staged(&graph, &cuts, planner, request.budget, usize::MAX)?;
+    fitting(best(&all, request)?.plan(planner)?, request)
 }
 
 /// The memory/time frontier of a planner for a chain, from the smallest peak to the largest: each larger plan is strictly
@@ -236,12 +183,10 @@ pub fn chain_frontier<T>(
     chain.validate()?;
     let (graph, stages) = Stages::of_chain(chain);
     let planner = over_chain(chain, planner);
-    let mut all = AllStaged::over(&graph, vec![stages]);
-    all.add(planner, None, usize::MAX)?;
-    let plans = all.programs.iter().rev();
-    plans
-        .map(|staged| Ok(each(all.plan(planner, staged)?)))
-        .collect()
+    let cuts = [stages];
+    let all = all_staged(&graph, &cuts, planner, None, usize::MAX)?;
+    let plans = all.iter().rev().map(|staged| staged.plan(planner));
+    plans.map(|plan| Ok(each(plan?))).collect()
 }
 
 /// The planner for a chain, which has only stages.

@@ -30,7 +30,7 @@ use std::ops::Range;
 
 use super::{Graph, GraphError, OperationId, Program};
 use crate::chain::Chain;
-use crate::schedule::{Action, StageId};
+use crate::schedule::{Action, Schedule, StageId};
 
 /// A graph in stages, and the chain that represents it.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,17 +76,18 @@ impl Stages {
         stage_of
     }
 
-    /// The operations of a [schedule](crate::schedule), without those whose results are unused: an untracked forward leaves
-    /// out operations that only the backward pass needs.
+    /// The operations of a schedule, without those whose results are unused: an untracked forward leaves out operations that
+    /// only the backward pass needs.
     ///
     /// # Errors
     /// An operation runs before its inputs are made: the schedule is for more stages, or breaks its rules.
     ///
     /// # Panics
-    /// If the graph is not the one that was cut, or an action names a stage that it does not have.
-    pub fn program(&self, graph: &Graph, schedule: &[Action]) -> Result<Program, GraphError> {
+    /// If the graph is not the one that was cut, or the schedule has a stage that it does not have.
+    pub fn program(&self, graph: &Graph, schedule: &Schedule) -> Result<Program, GraphError> {
         let loss = self.chain.stages.len();
-        let ranges = schedule.iter().flat_map(|action| match *action {
+        let actions = schedule.actions().into_iter();
+        let ranges = actions.flat_map(|action| match action {
             Action::Forward(stage) => [Some(&self.forward[stage.0]), None],
             Action::Loss => [Some(&self.forward[loss]), Some(&self.backward[loss])],
             Action::Backward(stage) => [Some(&self.backward[stage.0]), None],

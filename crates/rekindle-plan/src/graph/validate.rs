@@ -1,28 +1,12 @@
 //! The rules of a [`Graph`], checked once before anything is planned.
 
-use super::{Graph, OperationId, TensorId};
+use super::{Graph, TensorId};
 use crate::bytes::Bytes;
 
 /// Why a graph, or a program of one, is invalid: which operation or tensor breaks which rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct GraphError(pub(crate) String);
-
-impl GraphError {
-    /// The error of a tensor that cannot have [transfers](Graph::linked).
-    pub(super) fn not_transferable(tensor: TensorId) -> GraphError {
-        GraphError(format!(
-            "tensor {tensor} cannot be moved to the host: no operation of the step makes a storage for it"
-        ))
-    }
-
-    /// The error of seconds that are negative or not finite.
-    pub(super) fn no_time(id: OperationId, seconds: f64) -> GraphError {
-        GraphError(format!(
-            "operation {id} takes {seconds} seconds, which is no time"
-        ))
-    }
-}
 
 impl Graph {
     /// Checks that every tensor is given or made once, before it is read, and that sizes and times can be summed. There are
@@ -64,8 +48,9 @@ impl Graph {
             if operation.view && (operation.inputs.len() != 1 || !operation.repeatable) {
                 return wrong("is a view: it reads one tensor, and may run again");
             }
-            if !operation.seconds.0.is_finite() || operation.seconds.0 < 0.0 {
-                return Err(GraphError::no_time(id, operation.seconds.0));
+            let seconds = operation.seconds.0;
+            if !seconds.is_finite() || seconds < 0.0 {
+                return wrong(&format!("takes {seconds} seconds, which is no time"));
             }
             if operation.transfer.is_some() {
                 return wrong("is a transfer: only a plan adds these");

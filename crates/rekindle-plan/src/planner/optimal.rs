@@ -44,7 +44,7 @@ use rayon::prelude::*;
 
 use super::terms::Terms;
 use crate::chain::Stage;
-use crate::schedule::Recipe;
+use crate::schedule::Schedule;
 use crate::seconds::Seconds;
 
 /// The value of stages^3 * slots that takes some ten milliseconds.
@@ -68,12 +68,13 @@ const SLOTS: u64 = 500;
 const ROUNDED: f64 = 1.0 - 1e-9;
 
 /// The schedules among which the best is for any budget, or for `within`: bytes above those that are always held.
-pub(super) fn schedules(terms: &Terms, within: Option<u64>) -> Vec<Recipe> {
+pub(super) fn schedules(terms: &Terms, within: Option<u64>) -> Vec<Schedule> {
     let whole = terms.whole();
     let slot = slot(terms, whole);
+    let plain = Schedule::of_segments(&[terms.loss()]);
     if let Some(room) = within {
         if room >= whole {
-            return vec![Recipe::default()];
+            return vec![plain];
         }
         // A table of one slot has what needs least, and takes little.
         let leanest = Table::solve(terms, slot, 0);
@@ -88,7 +89,7 @@ pub(super) fn schedules(terms: &Terms, within: Option<u64>) -> Vec<Recipe> {
         None => table.steps(),
     };
     let nested = steps.par_iter().map(|step| table.schedule(*step));
-    nested.chain([Recipe::default()]).collect()
+    nested.chain([plain]).collect()
 }
 
 /// The fastest step that needs at most `room`, and those that are as fast to within rounding.
@@ -260,15 +261,15 @@ impl<'a> Table<'a> {
         self.row(0, self.terms.loss())
     }
 
-    /// The windows that the schedule of a step runs forward again, as a [`Recipe`] has them. The schedule is a tree over
-    /// windows: s..t is either split at j (forward to a_j, which is stored, then the window j..t, then s..j-1 again), or its
-    /// first stage is recorded, the window s+1..t follows inside, and the stage's backward ends it.
-    fn schedule(&self, step: Stair) -> Recipe {
-        let mut again = Vec::new();
+    /// The schedule of a step. It is a tree over windows: s..t is either split at j (forward to a_j, which is stored, then the
+    /// window j..t, then s..j-1 again), or its first stage is recorded, the window s+1..t follows inside, and the stage's
+    /// backward ends it.
+    fn schedule(&self, step: Stair) -> Schedule {
+        let mut ranges = Vec::new();
         // An explicit stack: windows nest as deep as the chain is long.
         let mut windows = vec![(0, self.terms.loss(), step.need)];
         while let Some((mut s, t, mut need)) = windows.pop() {
-            again.push((s, t + 1));
+            ranges.push((s, self.terms.loss().min(t + 1)));
             while s <= t {
                 let (j, right, left) = self.choice(s, t, need);
                 if s < j {
@@ -277,8 +278,7 @@ impl<'a> Table<'a> {
                 (s, need) = (j.max(s + 1), right);
             }
         }
-        // The first is the whole chain, for the first time.
-        Recipe(again.split_off(1))
+        Schedule(ranges)
     }
 
     fn place(&self, s: usize, t: usize) -> usize {

@@ -17,21 +17,20 @@
 use std::iter::successors;
 
 use super::terms::Terms;
-use crate::schedule::Recipe;
+use crate::schedule::Schedule;
 
 /// The most stages of the schedules of all small numbers together, each counted once.
 const SMALL_NUMBERS: usize = 400_000;
 
 /// So many segments. Their sizes differ by at most one; the last is not recomputed.
-pub(super) fn equal(stages: usize, segments: usize) -> Recipe {
+pub(super) fn equal(stages: usize, segments: usize) -> Schedule {
     // floor(k n / K): neighbours differ by floor(n / K) or one more, and the last takes the larger one.
-    let start = |k| k * stages / segments;
-    let again = (1..segments).rev().map(|k| (start(k - 1), start(k)));
-    Recipe(again.collect())
+    let ends: Vec<usize> = (1..=segments).map(|k| k * stages / segments).collect();
+    Schedule::of_segments(&ends)
 }
 
 /// So many segments, cut by bytes; `None` where none is within the plain peak.
-pub(super) fn leanest(terms: &Terms, segments: usize) -> Option<Recipe> {
+pub(super) fn leanest(terms: &Terms, segments: usize) -> Option<Schedule> {
     let whole = terms.whole();
     let (mut low, mut high) = (0, whole);
     let mut best = within(terms, segments, whole)?;
@@ -46,7 +45,7 @@ pub(super) fn leanest(terms: &Terms, segments: usize) -> Option<Recipe> {
 }
 
 /// The cut into so many segments within a peak.
-fn within(terms: &Terms, segments: usize, peak: u64) -> Option<Recipe> {
+fn within(terms: &Terms, segments: usize, peak: u64) -> Option<Schedule> {
     const NONE: u64 = u64::MAX;
     // The loss belongs to the last segment.
     let (stages, all) = (terms.loss(), terms.nodes.len());
@@ -80,18 +79,17 @@ fn within(terms: &Terms, segments: usize, peak: u64) -> Option<Recipe> {
     if held[all] == NONE {
         return None;
     }
-    let (mut end, mut again) = (all, Vec::new());
-    for cut in cuts.iter().rev() {
-        let start = cut[end] as usize;
-        again.push((start, end));
-        end = start;
+    let (mut start, mut ends) = (all, vec![stages]);
+    for cut in cuts[1..].iter().rev() {
+        start = cut[start] as usize;
+        ends.push(start);
     }
-    // The last segment does not run again.
-    Some(Recipe(again.split_off(1)))
+    ends.reverse();
+    Some(Schedule::of_segments(&ends))
 }
 
 /// Equal segments, in all numbers that are tried, from 1 to `stages`: small ones one by one, large ones at about equal ratios.
-pub(super) fn several(stages: usize) -> Vec<Recipe> {
+pub(super) fn several(stages: usize) -> Vec<Schedule> {
     let most = stages.max(1);
     let small = (SMALL_NUMBERS / most).max(1);
     let numbers = successors(Some(1), |number| Some(number + 1 + number / small));

@@ -73,24 +73,24 @@ pub(crate) fn search(
     link: Option<&Link>,
     starts: &[Vec<OperationId>],
     starts_of_smallest: impl FnOnce() -> Result<Vec<Vec<OperationId>>, PlanError>,
-) -> Result<Result<GraphPlan, GraphPlan>, PlanError> {
+) -> Result<GraphPlan, PlanError> {
     let mut net = Net::new(graph, link)?;
     let room = Room {
         device: bytes(request.most_bytes()),
         host: link.map_or(0, |link| bytes(link.host_bytes)),
     };
     if let Some(plan) = within(&net, room, request, &net.orders(starts))? {
-        return Ok(Ok(plan));
+        return Ok(plan);
     }
     let starts = net.orders(&starts_of_smallest()?);
     net.even();
     let leanest = Search::new(&net, room, net.work()).smallest(&starts);
     let plan = net.plan(&leanest)?;
     if plan.simulated.peak > request.most_bytes() {
-        return Ok(Err(plan));
+        return Ok(plan);
     }
     let net = Net::new(graph, link)?;
-    Ok(Ok(within(&net, room, request, &[leanest])?.unwrap_or(plan)))
+    Ok(within(&net, room, request, &[leanest])?.unwrap_or(plan))
 }
 
 /// The plan of the fastest program that is found within a room, from some starts.

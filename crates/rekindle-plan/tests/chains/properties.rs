@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use rekindle_plan::graph::{SpanPass, Stages, held};
-use rekindle_plan::schedule::{single_level, written};
+use rekindle_plan::schedule::{Schedule, written};
 use rekindle_plan::{Action, Bytes, Chain, Planner, Request, StageId};
 
 use crate::least_time::least_time;
@@ -61,13 +61,6 @@ fn budgets(chain: &Chain, count: u64) -> Vec<Bytes> {
         .collect()
 }
 
-/// The number of segments of a schedule with one level: the backward passes of all but the first are followed by a forward.
-fn segments_of(schedule: &[Action]) -> usize {
-    let pairs = schedule.windows(2);
-    let next = pairs.filter(|pair| matches!(pair, [Action::Backward(_), Action::Forward(_)]));
-    1 + next.count()
-}
-
 proptest! {
     #![proptest_config(cases(25))]
 
@@ -100,8 +93,8 @@ proptest! {
                 SpanPass::Loss => Action::Loss,
                 SpanPass::Backward => Action::Backward(span.stage),
             }).collect();
-            prop_assert_eq!(&[&told[..], &[Action::Optimize]].concat(), &plan.schedule);
-            let (peaks, _) = referee(&output_first(&chain), &written(&plan.schedule));
+            prop_assert_eq!([&told[..], &[Action::Optimize]].concat(), plan.schedule.actions());
+            let (peaks, _) = referee(&output_first(&chain), &written(&plan.schedule.actions()));
             let mut gradients = Bytes::ZERO;
             for ((moment, peak), action) in held(&graph, &program, &spans).iter().zip(peaks).zip(told) {
                 prop_assert_eq!(moment.at_peak.total(), peak, "{}", action);
@@ -171,14 +164,14 @@ proptest! {
         let planned = plan(&chain, &request).unwrap();
         let cuts = (0..1_u32 << (stages - 1)).filter(|cut| cut.count_ones() as usize == count - 1);
         let peaks = cuts.map(|cut| {
-            let starts: Vec<usize> = (1..stages).filter(|start| cut >> (start - 1) & 1 == 1).collect();
-            let (peaks, _) = referee(&output_first(&chain), &written(&single_level(stages, &starts)));
+            let ends = (1..stages).filter(|end| cut >> (end - 1) & 1 == 1).chain([stages]);
+            let schedule = Schedule::of_segments(&ends.collect::<Vec<_>>());
+            let (peaks, _) = referee(&output_first(&chain), &written(&schedule.actions()));
             peaks.into_iter().max().unwrap()
         });
         let least = peaks.min().unwrap();
         prop_assert!(planned.peak.0 <= least.0 + plain_peak(&chain).0 / 500_000 + 2, "{} of {}", planned.peak.0, least.0);
-        let cut = segments_of(&planned.schedule);
-        prop_assert_eq!(cut, count);
+        prop_assert_eq!(planned.schedule.segments().unwrap().len(), count);
     }
 
     /// A window of a repeating chain is computed once for all its copies, with roundings of its own.

@@ -1,6 +1,6 @@
 //! How many segments are tried, and where equal ones are cut.
 
-use rekindle_plan::schedule::{single_level, written};
+use rekindle_plan::schedule::{Schedule, written};
 use rekindle_plan::{
     Bytes, Chain, GraphPlan, Planner, Request, Seconds, Stage, chain_frontier, plan_chain,
 };
@@ -60,7 +60,7 @@ fn every_number_of_segments_of_a_long_chain_is_cut_equally() {
 #[test]
 fn two_segments_of_three_stages() {
     assert_eq!(
-        written(&single_level(3, &[1])).join(", "),
+        written(&Schedule::of_segments(&[1, 3]).actions()).join(", "),
         "forward_keep 0, forward_tracked 1, forward_tracked 2, loss, backward 2, backward 1, forward_tracked 0, \
          backward 0, optimize"
     );

@@ -110,7 +110,7 @@ proptest! {
             1 => training(&mut random, layers),
             _ => two_halves(any(&mut random, 2 * layers)),
         };
-        let borders = borders(&graph);
+        let borders = borders(&graph, false);
         for most_crossed in [usize::MAX, 1] {
             let stages = Stages::new(&graph, &borders, most_crossed);
             let chain = stages.chain();

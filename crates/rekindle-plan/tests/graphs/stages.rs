@@ -4,7 +4,7 @@ use rekindle_plan::graph::{
     Graph, Link, OperationId, Program, Rate, SpanPass, Stages, TensorId, Transfer, borders,
     changes, held, plan_graph, simulate,
 };
-use rekindle_plan::schedule::single_level;
+use rekindle_plan::schedule::Schedule;
 use rekindle_plan::{Bytes, Planner, Request, Seconds, StageId, chain_frontier, plan_chain};
 
 /// Three forward operations, a loss gradient and three backward operations that read the inputs of the forward.
@@ -52,7 +52,7 @@ fn gradients(builder: &mut Builder, states: &[TensorId]) {
 }
 
 fn places(graph: &Graph) -> Vec<usize> {
-    borders(graph).iter().map(|b| b.operations).collect()
+    borders(graph, false).iter().map(|b| b.operations).collect()
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn borders_are_where_one_storage_is_live() {
     let graph = residual(&mut Sequence(1), 5, 3);
     // The first operation, then layers of three and a sum that also reads the layer's input, then the loss.
     for layer in 0..=5 {
-        let cut = borders(&graph);
+        let cut = borders(&graph, false);
         let border = cut.iter().find(|b| b.operations == 1 + 4 * layer).unwrap();
         assert_eq!(border.live, 1);
     }
@@ -103,13 +103,13 @@ fn a_cheap_tensor_that_crosses_everything_hides_no_border() {
         x = builder.operation(&[x, cast], 10, 1000);
     }
     builder.output(x);
-    assert_eq!(borders(&builder.graph).len(), 3);
+    assert_eq!(borders(&builder.graph, false).len(), 3);
 }
 
 #[test]
 fn skips_across_everything_still_leave_borders() {
     let graph = unet(4, false);
-    let borders = borders(&graph);
+    let borders = borders(&graph, false);
     assert!(borders.iter().any(|border| border.live > 3));
     let loss = borders.len();
     let stages = Stages::new(&graph, &borders, 1);
@@ -217,7 +217,7 @@ fn a_number_of_segments_is_cut_where_the_peak_is_least() {
             let mut least = Bytes::MAX;
             let mut starts: Vec<usize> = (1..segments).collect();
             loop {
-                let schedule = single_level(count, &starts);
+                let schedule = Schedule::of_segments(&[&starts[..], &[count]].concat());
                 let program = stages.program(&graph, &schedule).unwrap();
                 least = least.min(simulate(&graph, &program).peak);
                 // The next of all ways to choose starts.

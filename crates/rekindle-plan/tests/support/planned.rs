@@ -1,8 +1,8 @@
 //! Plans of chains with their optimizer, as callers make them, each confirmed by the [`referee`].
 
 use rekindle_plan::{
-    Action, Bytes, Chain, GraphPlan, PlanError, Planner, Request, Seconds, chain_frontier,
-    plan_chain, schedule::written,
+    Bytes, Chain, GraphPlan, PlanError, Planner, Request, Seconds, chain_frontier, plan_chain,
+    schedule::{Schedule, written},
 };
 
 use crate::referee::referee;
@@ -11,7 +11,7 @@ use crate::referee::referee;
 #[derive(Debug)]
 pub struct Plan {
     pub planner: Planner,
-    pub schedule: Vec<Action>,
+    pub schedule: Schedule,
     pub peak: Bytes,
     pub step: Seconds,
 }
@@ -23,7 +23,7 @@ impl Plan {
         let (peak, step) = with_optimizer(chain, plan.simulated.peak, plan.simulated.time);
         if chain.stages.len() <= 1_000 {
             let said = |chain: &Chain| {
-                let (peaks, time) = referee(chain, &written(&schedule));
+                let (peaks, time) = referee(chain, &written(&schedule.actions()));
                 (peaks.into_iter().max().unwrap(), Seconds(time))
             };
             assert_eq!(said(&output_first(chain)), (peak, step));

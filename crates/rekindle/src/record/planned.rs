@@ -350,7 +350,7 @@ pub(super) fn planned<A>(
                 numbers.predicted_time += state.seconds;
             }
         }
-        // Its actions are not kept: what the plan takes is read below.
+        // Its schedule is not kept: what the plan takes is read below.
         drop(plan.schedule);
         let (program, offloaded) = (plan.program, plan.offloaded);
         let (spans, timetables) = {

@@ -16,7 +16,7 @@ use crate::seconds::Seconds;
 impl Stages {
     /// Cuts a valid graph at its borders (`borders.rs`); storages that cross several of them are carried.
     pub fn of_graph(graph: &Graph) -> Stages {
-        Stages::new(graph, &borders(graph), usize::MAX)
+        Stages::new(graph, &borders(graph, false), usize::MAX)
     }
 
     /// Cuts a valid graph at borders; without borders, the whole forward pass is one stage. Storages that cross more borders
