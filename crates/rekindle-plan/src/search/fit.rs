@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::net::{Net, Op, Transfers};
+use super::net::{Net, Op};
 use super::runs::{END, Key, Room, Runs, bucket};
 
 /// Evictions of a moment that may take no overflow away until all are weighed anew.
@@ -128,18 +128,17 @@ impl<'a> Search<'a> {
     /// Counts the moments above the budget, and returns the run of the highest.
     fn highest(&mut self) -> u32 {
         let runs = &mut self.runs;
-        let (mut held, mut most) = (runs.net.fixed(), i64::MIN);
+        let mut most = i64::MIN;
         let (mut count, mut weight) = (0.0, 0.0);
-        for (one, before) in self.over[1..].iter_mut().enumerate() {
-            let (change, top) = runs.moment(one);
-            let over = held + top - self.room.device;
+        let moments = self.over[1..].iter_mut().zip(runs.tops());
+        for (one, (before, top)) in moments.enumerate() {
+            let over = top - self.room.device;
             weight += over.max(0) as f64;
             count += f64::from(over > 0);
             *before = (count, weight);
             if over > most {
                 (most, self.spot) = (over, one);
             }
-            held += change;
         }
         if self.rate == 0.0 {
             self.rate = weight / runs.seconds.max(1e-12);
@@ -182,7 +181,7 @@ impl<'a> Search<'a> {
         let net = self.net;
         let of = &net.values[value as usize];
         let bytes = of.bytes[0];
-        let moves = of.transfers.filter(|_| !self.blinks(choice));
+        let moves = net.transfers(value).filter(|_| !self.blinks(choice));
         let runs_again = !self.blinks(choice);
         if moves.is_none() && !runs_again {
             return;
@@ -220,12 +219,7 @@ impl<'a> Search<'a> {
                 });
             }
         };
-        if let Some(Transfers {
-            offload,
-            copy,
-            fetch,
-        }) = moves
-        {
+        if let Some((offload, copy, fetch)) = moves {
             let mut cost = Cost {
                 seconds: net.ops[fetch as usize].seconds,
                 ..Cost::default()
@@ -334,7 +328,7 @@ impl<'a> Search<'a> {
     /// The operation that makes a missing value: its fetch if there is a copy and that is quicker, or else its maker.
     fn source(&self, value: u32, place: Key) -> u32 {
         let of = &self.net.values[value as usize];
-        let Some(Transfers { copy, fetch, .. }) = of.transfers else {
+        let Some((_, copy, fetch)) = self.net.transfers(value) else {
             return of.makers[0];
         };
         let maker = &self.net.ops[of.makers[0] as usize];
@@ -414,12 +408,7 @@ impl<'a> Search<'a> {
         if place <= at || runs.made_before(value, place) != Some(made) {
             return None;
         }
-        if let Some(Transfers {
-            offload,
-            copy,
-            fetch,
-        }) = of.transfers.filter(|_| offload)
-        {
+        if let Some((offload, copy, fetch)) = net.transfers(value).filter(|_| offload) {
             if runs.made_before(copy, place).is_none() {
                 let last = runs.last_read(value, runs.key(made), at);
                 runs.insert(offload, runs.key(last.unwrap_or(made)) + 1);
@@ -440,6 +429,7 @@ impl<'a> Search<'a> {
         if self.runs.removable(made) && self.runs.unread(made, END) {
             self.runs.remove(made);
         }
-        Some(maker.made[0])
+        let freed = maker.outputs.iter();
+        Some(freed.map(|one| net.values[*one as usize].bytes[0]).sum())
     }
 }

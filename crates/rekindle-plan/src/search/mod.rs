@@ -364,7 +364,7 @@ impl Search<'_> {
         }
         ops.sort_unstable();
         ops.dedup();
-        let runs = ops.iter().flat_map(|&op| self.runs.runs_of(op));
+        let runs = ops.iter().flat_map(|&op| &self.runs.of[op as usize]);
         let extra = runs.copied().filter(|&run| self.runs.is_extra(run));
         self.prune(extra.collect(), over, u64::MAX);
     }

@@ -2,8 +2,10 @@
 //!
 //! Runs lie in buckets, one for each operation of the recorded order: first what runs before that operation, then itself.
 //! Where a value is freed follows from the runs alone: after the last run that reads it before its maker runs again. Each run
-//! knows what is freed after it, each bucket its change of held bytes and its highest moment, and a tree over buckets those
-//! of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
+//! knows where what it makes is freed, each run and bucket its change of held bytes and its highest moment, and a tree over
+//! buckets those of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
+
+use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
@@ -29,53 +31,60 @@ pub(super) struct Room {
     pub(super) host: i64,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Run {
     pub(super) op: u32,
-    /// The run after which each of its outputs is freed.
-    ends: SmallVec<[u32; 2]>,
-    /// What is freed after it, on the device and on the host.
-    freed: [i64; 2],
-    /// Of the device's, what the operation's output takes over.
-    reused: i64,
+    /// The values that it makes, and the run after which each is freed.
+    ends: SmallVec<[(u32, u32); 2]>,
+    node: Node,
 }
 
 impl Run {
-    fn of(net: &Net, op: u32) -> Run {
-        let outputs = net.ops[op as usize].outputs.len();
+    /// A run after which all is freed that it makes.
+    fn of(net: &Net, op: u32, run: u32) -> Run {
+        let of = &net.ops[op as usize];
         Run {
             op,
-            ends: SmallVec::from_elem(0, outputs),
-            ..Run::default()
+            ends: of.outputs.iter().map(|&value| (value, run)).collect(),
+            node: Node {
+                change: [0; 2],
+                top: of.top,
+            },
         }
     }
 }
 
-/// A bucket, or a range of them: the change of held bytes, and the highest moment above what was held before, on the device
-/// and on the host.
+/// A run, a bucket, or a range of them: the change of held bytes, and the highest moment above what was held before, on the
+/// device and on the host.
 #[derive(Clone, Copy, PartialEq)]
-struct Node {
-    change: [i64; 2],
-    top: [i64; 2],
+pub(super) struct Node {
+    pub(super) change: [i64; 2],
+    pub(super) top: [i64; 2],
 }
 
 impl Node {
     const NONE: Node = Node {
         change: [0; 2],
-        top: [LOW; 2],
+        top: [i64::MIN / 4; 2],
     };
 
     fn then(self, next: Node) -> Node {
-        let top = |of: usize| self.top[of].max(self.change[of] + next.top[of]);
         Node {
             change: [0, 1].map(|of| self.change[of] + next.change[of]),
-            top: [top(0), top(1)],
+            top: [0, 1].map(|of| self.top[of].max(self.change[of] + next.top[of])),
         }
     }
 }
 
+/// The highest moment of each node on the device, where so many bytes are held before the first.
+fn tops<'n>(mut held: i64, nodes: impl Iterator<Item = &'n Node>) -> impl Iterator<Item = i64> {
+    nodes.map(move |node| {
+        held += node.change[0];
+        held - node.change[0] + node.top[0]
+    })
+}
+
 /// A change that can be undone.
-#[derive(Clone, Copy)]
 pub(super) struct Change {
     pub(super) op: u32,
     place: Key,
@@ -91,9 +100,8 @@ pub(super) struct Runs<'a> {
     keys: Vec<Key>,
     unused: Vec<u32>,
     /// The runs of each operation, in order.
-    of: Vec<SmallVec<[u32; 2]>>,
+    pub(super) of: Vec<SmallVec<[u32; 2]>>,
     pub(super) buckets: Vec<Vec<u32>>,
-    leaves: usize,
     tree: Vec<Node>,
     /// Buckets whose moments have changed.
     dirty: Vec<usize>,
@@ -105,51 +113,43 @@ pub(super) struct Runs<'a> {
     pub(super) work: u64,
 }
 
-const LOW: i64 = i64::MIN / 4;
-
 impl<'a> Runs<'a> {
     /// The runs of a list of operations.
     pub(super) fn of(net: &'a Net<'a>, order: &[u32]) -> Runs<'a> {
-        let leaves = net.ranks.next_power_of_two();
         let mut all = Runs {
             net,
-            runs: order.iter().map(|&op| Run::of(net, op)).collect(),
-            keys: Vec::with_capacity(order.len()),
+            runs: Vec::with_capacity(order.len()),
+            keys: vec![0; order.len()],
             unused: Vec::new(),
             of: vec![SmallVec::new(); net.ops.len()],
             buckets: vec![Vec::new(); net.ranks],
-            leaves,
-            tree: vec![Node::NONE; 2 * leaves],
-            dirty: (0..net.ranks).collect(),
+            tree: vec![Node::NONE; 2 * net.ranks.next_power_of_two()],
+            dirty: Vec::new(),
             within: vec![(u32::MAX, 0); net.values.len()],
             seconds: order.iter().map(|&op| net.ops[op as usize].seconds).sum(),
             changes: Vec::new(),
             work: 0,
         };
-        // The bucket of a run is that of the next recorded operation that runs for the first time.
-        let mut first: Vec<Option<usize>> = vec![None; net.ops.len()];
-        for (place, &op) in order.iter().enumerate() {
-            first[op as usize].get_or_insert(place);
-        }
-        let mut at = net.ranks as u32 - 1;
-        let mut buckets = vec![0; order.len()];
-        for (place, &op) in order.iter().enumerate().rev() {
-            let of = &net.ops[op as usize];
-            if first[op as usize] == Some(place) && !net.moves(op) {
-                at = at.min(of.rank);
-            }
-            buckets[place] = at;
-        }
-        for (id, (&op, at)) in (0..).zip(order.iter().zip(buckets)) {
-            let list = &mut all.buckets[at as usize];
-            all.keys.push(key(at, list.len() as u32));
-            list.push(id);
+        for (id, &op) in (0..).zip(order) {
+            all.runs.push(Run::of(net, op, id));
             all.of[op as usize].push(id);
+        }
+        // The bucket of a run is that of the next recorded operation that runs for the first time.
+        let mut at = net.ranks as u32 - 1;
+        for (id, &op) in (0..order.len() as u32).zip(order).rev() {
+            if all.of[op as usize][0] == id && !net.moves(op) {
+                at = at.min(op);
+            }
+            all.buckets[at as usize].push(id);
             all.widen(op, at);
+        }
+        for bucket in 0..net.ranks {
+            all.buckets[bucket].reverse();
+            all.renumber(key(bucket as u32, 0));
         }
         for id in 0..order.len() as u32 {
             for &value in &all.op(id).outputs {
-                all.free(value, id, 1);
+                all.free(value, id);
             }
         }
         all.settle();
@@ -181,61 +181,36 @@ impl<'a> Runs<'a> {
         self.tree[1].top[1]
     }
 
-    /// The change of held bytes in a bucket, and its highest moment above what was held before.
-    pub(super) fn moment(&self, bucket: usize) -> (i64, i64) {
-        let Node { change, top } = self.tree[self.leaves + bucket];
-        (change[0], top[0])
+    /// The highest moment of each bucket.
+    pub(super) fn tops(&self) -> impl Iterator<Item = i64> {
+        let leaves = self.tree[self.tree.len() / 2..].iter();
+        tops(self.net.fixed(), leaves.take(self.net.ranks))
     }
 
     /// The bytes above the room, of all moments: together they may be more than an `i64` holds.
     pub(super) fn overflow(&self, room: Room) -> f64 {
-        let mut held = self.net.fixed();
-        let mut total = (self.host_peak() - room.host).max(0) as f64;
-        for one in 0..self.buckets.len() {
-            let (change, top) = self.moment(one);
-            total += (held + top - room.device).max(0) as f64;
-            held += change;
-        }
-        total
+        let device = self.tops().map(|top| top - room.device);
+        let over = [self.host_peak() - room.host].into_iter().chain(device);
+        over.fold(0.0, |all, over| all + over.max(0) as f64)
     }
 
     /// The run of a bucket that is its highest moment.
     pub(super) fn highest(&self, bucket: usize) -> u32 {
-        let (mut held, mut top, mut at) = (0, LOW, 0);
-        for &id in &self.buckets[bucket] {
-            let node = self.node(id);
-            if held + node.top[0] > top {
-                (top, at) = (held + node.top[0], id);
-            }
-            held += node.change[0];
-        }
-        at
-    }
-
-    fn node(&self, run: u32) -> Node {
-        let Op {
-            made: [device, host],
-            temporary,
-            ..
-        } = *self.op(run);
-        let Run { freed, reused, .. } = self.runs[run as usize];
-        Node {
-            change: [device - freed[0], host - freed[1]],
-            top: [device - reused + temporary, host],
-        }
+        let runs = self.buckets[bucket].iter().copied();
+        let tops = tops(0, runs.clone().map(|run| &self.runs[run as usize].node));
+        let highest = tops.zip(runs).min_by_key(|&(top, _)| Reverse(top));
+        highest.map_or(0, |(_, run)| run)
     }
 
     /// Brings the tree up to date, after changes and before it is asked.
     pub(super) fn settle(&mut self) {
-        let mut buckets = std::mem::take(&mut self.dirty);
-        buckets.sort_unstable();
-        buckets.dedup();
-        for bucket in buckets.drain(..) {
+        self.dirty.sort_unstable_by_key(|&bucket| Reverse(bucket));
+        self.dirty.dedup();
+        while let Some(bucket) = self.dirty.pop() {
             let runs = &self.buckets[bucket];
-            let mut node = self.leaves + bucket;
-            self.tree[node] = runs
-                .iter()
-                .fold(Node::NONE, |all, &run| all.then(self.node(run)));
+            let nodes = runs.iter().map(|&run| self.runs[run as usize].node);
+            let mut node = self.tree.len() / 2 + bucket;
+            self.tree[node] = nodes.fold(Node::NONE, Node::then);
             self.work += 1 + runs.len() as u64 / 8;
             while node > 1 {
                 node /= 2;
@@ -247,7 +222,6 @@ impl<'a> Runs<'a> {
                 self.work += 1;
             }
         }
-        self.dirty = buckets;
     }
 
     /// The run at a place.
@@ -257,8 +231,7 @@ impl<'a> Runs<'a> {
 
     /// Whether a run has not been removed.
     pub(super) fn is_there(&self, run: u32) -> bool {
-        let key = self.key(run);
-        self.buckets[bucket(key)].get(key as u32 as usize) == Some(&run)
+        self.of[self.runs[run as usize].op as usize].contains(&run)
     }
 
     pub(super) fn key(&self, run: u32) -> Key {
@@ -268,14 +241,7 @@ impl<'a> Runs<'a> {
     /// The number of runs of an operation before a place.
     fn count_before(&self, op: u32, place: Key) -> usize {
         let runs = &self.of[op as usize];
-        match **runs {
-            [run] => usize::from(self.key(run) < place),
-            _ => runs.partition_point(|&run| self.key(run) < place),
-        }
-    }
-
-    pub(super) fn runs_of(&self, op: u32) -> &[u32] {
-        &self.of[op as usize]
+        runs.partition_point(|&run| self.key(run) < place)
     }
 
     /// The last run of an operation before a place.
@@ -296,30 +262,21 @@ impl<'a> Runs<'a> {
         next.min().unwrap_or(END)
     }
 
-    /// The last run that makes a value, before a place.
-    pub(super) fn made_before(&self, value: u32, place: Key) -> Option<u32> {
-        let makers = self.net.values[value as usize].makers.iter();
-        let made = makers.filter_map(|&maker| self.before(maker, place));
-        made.max_by_key(|&run| self.key(run))
+    /// The last run of one of some operations before a place.
+    fn last_of(&self, ops: &[u32], place: Key) -> Option<u32> {
+        let last = ops.iter().filter_map(|&op| self.before(op, place));
+        last.max_by_key(|&run| self.key(run))
     }
 
-    /// Where a value is made next, after a place.
-    pub(super) fn made_next(&self, value: u32, after: Key) -> Key {
-        self.next_of(&self.net.values[value as usize].makers, after)
+    /// The last run that makes a value, before a place.
+    pub(super) fn made_before(&self, value: u32, place: Key) -> Option<u32> {
+        self.last_of(&self.net.values[value as usize].makers, place)
     }
 
     /// The last run that reads a value, between two places.
     pub(super) fn last_read(&self, value: u32, after: Key, before: Key) -> Option<u32> {
-        let mut last = None;
-        let mut latest = after;
-        for &reader in &self.net.values[value as usize].readers {
-            if let Some(run) = self.before(reader, before)
-                && self.key(run) > latest
-            {
-                (last, latest) = (Some(run), self.key(run));
-            }
-        }
-        last
+        let last = self.last_of(&self.net.values[value as usize].readers, before);
+        last.filter(|&run| self.key(run) > after)
     }
 
     /// Where a value is read next, after a place.
@@ -327,74 +284,94 @@ impl<'a> Runs<'a> {
         self.next_of(&self.net.values[value as usize].readers, after)
     }
 
-    /// The place of a value that a run makes among its outputs.
-    fn place(&self, value: u32, made: u32) -> usize {
-        let mut outputs = self.op(made).outputs.iter();
-        outputs.position(|one| *one == value).unwrap_or_default()
-    }
-
     /// The run after which the value that a run makes is freed.
     pub(super) fn end(&self, value: u32, made: u32) -> u32 {
-        self.runs[made as usize].ends[self.place(value, made)]
+        let mut ends = self.runs[made as usize].ends.iter();
+        let end = ends.find(|(one, _)| *one == value);
+        end.map_or(made, |(_, end)| *end)
     }
 
-    /// Adds what is freed after the value's last read, or takes it away; finds that read where it adds.
-    fn free(&mut self, value: u32, made: u32, sign: i64) {
-        if sign == 1 {
-            let key = self.key(made);
-            let next = self.made_next(value, key);
-            let place = self.place(value, made);
-            self.runs[made as usize].ends[place] = self.last_read(value, key, next).unwrap_or(made);
-        }
-        let end = self.end(value, made);
+    /// Finds the run after which the value that a run makes is freed.
+    fn free(&mut self, value: u32, made: u32) {
+        let key = self.key(made);
+        let again = self.next_of(&self.net.values[value as usize].makers, key);
+        let last = self.last_read(value, key, again);
+        self.free_after(value, made, last.unwrap_or(made));
+    }
+
+    /// Lets the value that a run makes be freed after another run.
+    fn free_after(&mut self, value: u32, made: u32, end: u32) {
         let [device, host] = self.net.values[value as usize].bytes;
-        let reuses = self.op(end).reuses == Some(value);
-        let run = &mut self.runs[end as usize];
-        run.freed[0] += sign * device;
-        run.freed[1] += sign * host;
-        if reuses {
-            run.reused += sign * device;
-        }
-        self.dirty.push(bucket(self.keys[end as usize]));
-    }
-
-    /// Adds or takes away all that ends otherwise with a run at a place than without it.
-    fn around(&mut self, op: u32, place: Key, with: Option<u32>, sign: i64) {
-        let Op {
-            inputs, outputs, ..
-        } = &self.net.ops[op as usize];
-        for &value in outputs {
-            for made in self.made_before(value, place).into_iter().chain(with) {
-                self.free(value, made, sign);
+        for (end, sign) in [(self.end(value, made), -1), (end, 1)] {
+            let reuses = self.op(end).reuses == Some(value);
+            let Node { change, top } = &mut self.runs[end as usize].node;
+            change[0] -= sign * device;
+            change[1] -= sign * host;
+            if reuses {
+                top[0] -= sign * device;
             }
+            self.dirty.push(bucket(self.key(end)));
         }
-        for &value in inputs {
-            if let Some(made) = self.made_before(value, place) {
-                self.free(value, made, sign);
-            }
-        }
-        self.work += (inputs.len() + outputs.len()) as u64;
+        let ends = self.runs[made as usize].ends.iter_mut();
+        ends.filter(|one| one.0 == value)
+            .for_each(|one| one.1 = end);
     }
 
     /// Inserts a run of an operation at a place, before the run that is there.
     pub(super) fn insert(&mut self, op: u32, place: Key) {
-        self.note(op, place, true);
-        self.around(op, place, None, -1);
-        let id = self.unused.pop().unwrap_or(self.runs.len() as u32);
-        if id as usize == self.runs.len() {
-            self.runs.push(Run::default());
+        let run = self.unused.pop().unwrap_or(self.runs.len() as u32);
+        let new = Run::of(self.net, op, run);
+        if run as usize == self.runs.len() {
+            self.runs.push(new);
             self.keys.push(place);
+        } else {
+            self.runs[run as usize] = new;
         }
-        self.runs[id as usize] = Run::of(self.net, op);
-        self.keys[id as usize] = place;
-        let at = self.count_before(op, place);
-        self.buckets[bucket(place)].insert(place as u32 as usize, id);
-        self.renumber(place);
-        self.of[op as usize].insert(at, id);
-        self.around(op, place, Some(id), 1);
-        self.dirty.push(bucket(place));
+        self.change(run, place, true);
+        for &value in &self.op(run).outputs {
+            self.free(value, run);
+        }
         self.widen(op, bucket(place) as u32);
-        self.seconds += self.net.ops[op as usize].seconds;
+    }
+
+    /// Removes a run.
+    pub(super) fn remove(&mut self, run: u32) {
+        for &value in &self.op(run).outputs {
+            self.free_after(value, run, run);
+        }
+        self.change(run, self.key(run), false);
+        self.unused.push(run);
+    }
+
+    fn change(&mut self, run: u32, place: Key, inserted: bool) {
+        let op = self.runs[run as usize].op;
+        self.changes.push(Change {
+            op,
+            place,
+            inserted,
+            seconds: self.seconds,
+        });
+        let of = self.op(run);
+        let among = self.count_before(op, place);
+        let runs = &mut self.of[op as usize];
+        let bucket = &mut self.buckets[bucket(place)];
+        if inserted {
+            runs.insert(among, run);
+            bucket.insert(place as u32 as usize, run);
+            self.seconds += of.seconds;
+        } else {
+            runs.remove(among);
+            bucket.remove(place as u32 as usize);
+            self.seconds -= of.seconds;
+        }
+        self.renumber(place);
+        // What may end otherwise with the run than without it.
+        for &value in of.outputs.iter().chain(&of.inputs) {
+            if let Some(made) = self.made_before(value, place) {
+                self.free(value, made);
+            }
+        }
+        self.work += 2 * (of.inputs.len() + of.outputs.len()) as u64;
     }
 
     fn widen(&mut self, op: u32, bucket: u32) {
@@ -409,57 +386,27 @@ impl<'a> Runs<'a> {
         }
     }
 
-    fn note(&mut self, op: u32, place: Key, inserted: bool) {
-        self.changes.push(Change {
-            op,
-            place,
-            inserted,
-            seconds: self.seconds,
-        });
-    }
-
-    /// Removes a run.
-    pub(super) fn remove(&mut self, run: u32) {
-        let (op, place) = (self.runs[run as usize].op, self.key(run));
-        self.note(op, place, false);
-        self.around(op, place, Some(run), -1);
-        let at = self.count_before(op, place);
-        self.of[op as usize].remove(at);
-        self.buckets[bucket(place)].remove(place as u32 as usize);
-        self.renumber(place);
-        self.around(op, place, None, 1);
-        self.dirty.push(bucket(place));
-        self.unused.push(run);
-        self.seconds -= self.net.ops[op as usize].seconds;
-    }
-
     /// Numbers the runs of a bucket anew, from a place on.
     fn renumber(&mut self, from: Key) {
         let list = &self.buckets[bucket(from)];
         for (place, &run) in list.iter().enumerate().skip(from as u32 as usize) {
             self.keys[run as usize] = key(bucket(from) as u32, place as u32);
         }
+        self.dirty.push(bucket(from));
     }
 
     /// Whether a program without this run is one.
     pub(super) fn removable(&self, run: u32) -> bool {
-        let key = self.key(run);
-        let mut outputs = self.op(run).outputs.iter();
-        !self.op(run).fixed
-            && outputs.all(|&value| {
-                let next = self.made_next(value, key);
-                self.made_before(value, key).is_some() || self.last_read(value, key, next).is_none()
-            })
+        let made_before = |value| self.made_before(value, self.key(run)).is_some();
+        let mut ends = self.runs[run as usize].ends.iter();
+        !self.op(run).fixed && ends.all(|&(value, end)| end == run || made_before(value))
     }
 
     /// Whether nothing reads what a run makes before a place, or before it is made again.
     pub(super) fn unread(&self, run: u32, place: Key) -> bool {
-        let key = self.key(run);
-        let mut outputs = self.op(run).outputs.iter();
-        outputs.all(|&value| {
-            let next = self.made_next(value, key).min(place);
-            self.last_read(value, key, next).is_none()
-        })
+        let read = |value| self.next_read(value, self.key(run));
+        let mut ends = self.runs[run as usize].ends.iter();
+        ends.all(|&(value, end)| end == run || read(value) >= place)
     }
 
     /// Whether a run is one that the recorded order does not have.
@@ -476,16 +423,14 @@ impl<'a> Runs<'a> {
 
     /// Undoes all but the first changes.
     pub(super) fn undo(&mut self, to: usize) {
-        while self.changes.len() > to
-            && let Some(change) = self.changes.pop()
-        {
+        for change in self.changes.split_off(to).into_iter().rev() {
             match change.inserted {
                 true => self.remove(self.at(change.place)),
                 false => self.insert(change.op, change.place),
             }
-            self.changes.pop();
             self.seconds = change.seconds;
         }
+        self.changes.truncate(to);
         self.settle();
     }
 }
