@@ -1,7 +1,6 @@
 //! Makes a program fit. At its highest moment, a value that is held and not read there is given up: it is made again directly
 //! before its next read, with all else that must be made again for it, or comes back from a copy on the host. Of all these
-//! evictions those with the best scores are made: overflow taken away (bytes times moments above the budget), less what inputs
-//! that live longer add, per second.
+//! evictions those with the best scores are made: overflow taken away (bytes times moments above the budget) per second.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -45,8 +44,6 @@ struct Cost {
     seconds: f64,
     /// Bytes that stay at the moment after all.
     held: i64,
-    /// Bytes times moments that are added elsewhere.
-    added: f64,
 }
 
 /// The state of a search.
@@ -150,20 +147,16 @@ impl<'a> Search<'a> {
     /// The evictions at a moment.
     fn evictions(&mut self, high: u32, choice: Choice) -> Vec<Eviction> {
         let at = bucket(self.runs.key(high)) as u32;
-        let mut found = Vec::new();
-        for last_resort in [false, true] {
-            let mut best = 0.0;
-            for value in 0..self.net.values.len() as u32 {
-                let (first, last) = self.runs.within[value as usize];
-                if first <= at && at <= last {
-                    let before = found.len();
-                    self.evictions_of(value, high, choice, (best, last_resort), &mut found);
-                    let scores = found[before..].iter().map(|eviction| eviction.score);
-                    best = scores.fold(best, f64::max);
-                }
-            }
-            if !found.is_empty() {
-                break;
+        let (mut found, mut best) = (Vec::new(), 0.0);
+        for value in 0..self.net.values.len() as u32 {
+            let (first, last) = self.runs.within[value as usize];
+            if first <= at && at <= last {
+                let before = found.len();
+                self.evictions_of(value, high, choice, best, &mut found);
+                let scores = found[before..]
+                    .iter()
+                    .map(|eviction: &Eviction| eviction.score);
+                best = scores.fold(best, f64::max);
             }
         }
         found
@@ -175,7 +168,7 @@ impl<'a> Search<'a> {
         value: u32,
         high: u32,
         choice: Choice,
-        (best, last_resort): (f64, bool),
+        best: f64,
         found: &mut Vec<Eviction>,
     ) {
         let net = self.net;
@@ -207,11 +200,10 @@ impl<'a> Search<'a> {
         let tiny = 1e-9 * self.runs.seconds + 1e-15;
         let reader = self.runs.at(read);
         let mut add = |cost: &Cost, offload| {
-            let net_gain = gain - cost.added;
             let share = 1.0 - cost.held as f64 / bytes as f64;
-            if cost.held < bytes && (net_gain > 0.0 || last_resort) {
+            if cost.held < bytes {
                 found.push(Eviction {
-                    score: net_gain.max(1e-3 * gain) * share / (cost.seconds.max(0.0) + tiny),
+                    score: gain * share / (cost.seconds.max(0.0) + tiny),
                     value,
                     made,
                     reader,
@@ -238,10 +230,8 @@ impl<'a> Search<'a> {
         if !may || !self.may_run(of.makers[0], read) {
             return;
         }
-        let most_seconds = match last_resort || best == 0.0 {
-            true => f64::INFINITY,
-            false => 4.0 * gain / best,
-        };
+        // None until there is a best.
+        let most_seconds = 4.0 * gain / best;
         let cost = self.closure(of.makers[0], (at, read), most_seconds, bytes);
         if let Some(mut cost) = cost {
             if free {
@@ -302,10 +292,9 @@ impl<'a> Search<'a> {
                 }
                 let crosses = end < at;
                 let (longer, _) = self.between(bucket(end), bucket(place));
-                let added = of.bytes[0] as f64 * longer;
                 let makes = &self.net.ops[source as usize];
                 let can = !makes.once && at < place && self.may_run(source, place);
-                let costly = added > self.rate * makes.seconds;
+                let costly = of.bytes[0] as f64 * longer > self.rate * makes.seconds;
                 // What is small may stay across the moment.
                 let large = of.bytes[0] > evicted / 3;
                 let again = made.is_none() || costly || (crosses && large);
@@ -314,11 +303,8 @@ impl<'a> Search<'a> {
                     self.marked[source as usize] = true;
                 } else if made.is_none() {
                     return None;
-                } else {
-                    cost.added += added;
-                    if crosses {
-                        cost.held = cost.held.saturating_add(of.bytes[0]);
-                    }
+                } else if crosses {
+                    cost.held = cost.held.saturating_add(of.bytes[0]);
                 }
             }
         }

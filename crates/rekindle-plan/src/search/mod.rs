@@ -139,7 +139,7 @@ impl Search<'_> {
         if self.floor() > self.room.device {
             return None;
         }
-        let mut best: Option<(f64, Vec<u32>)> = None;
+        let mut best = self.net.recorded();
         let (mut most, mut spent) = (START_WORK, 0);
         let tries = starts
             .iter()
@@ -149,18 +149,17 @@ impl Search<'_> {
             if self.fit(Choice { parts, ..START }, usize::MAX, most) {
                 self.prune(self.runs.extra(), 0.0, most);
                 most = most.min(MORE_WORK.max(LONGER * self.runs.work));
-                if best.as_ref().is_none_or(|best| self.runs.seconds < best.0) {
-                    self.most_seconds = SLOWER * self.runs.seconds;
-                    best = Some((self.runs.seconds, self.runs.order()));
+                let longer = SLOWER * self.runs.seconds;
+                if longer < self.most_seconds {
+                    (self.most_seconds, best) = (longer, self.runs.order());
                 }
             }
             spent += self.runs.work;
         }
+        let fits = self.most_seconds.is_finite();
         self.most_seconds = f64::INFINITY;
-        let recorded = || self.net.recorded();
-        let order = best.as_ref().map_or_else(recorded, |best| best.1.clone());
-        self.runs = Runs::of(self.net, &order);
-        if best.is_none() && !self.descend(self.work) {
+        self.runs = Runs::of(self.net, &best);
+        if !fits && !self.descend(self.work) {
             return None;
         }
         self.prune(self.runs.extra(), 0.0, u64::MAX);
@@ -170,22 +169,19 @@ impl Search<'_> {
 
     /// The order of the program that is found with the smallest peak, from some starts.
     fn smallest(&mut self, starts: &[Vec<u32>]) -> Vec<u32> {
-        let mut best = self.net.recorded();
-        let mut least = self.runs.peak();
-        for start in starts {
-            let peak = Runs::of(self.net, start).peak();
-            if peak < least {
-                (least, best) = (peak, start.clone());
-            }
-        }
+        let peak = |start: &Vec<u32>| Runs::of(self.net, start).peak();
+        let leanest = starts.iter().min_by_key(|start| peak(start));
+        let mut best = leanest.map_or_else(|| self.net.recorded(), Vec::clone);
+        let mut least = peak(&best);
         let floor = self.floor();
         let mut step = (least - floor) / 2;
         let mut left = self.work;
         while least > floor && left > 0 {
             let shortest = ((least - self.net.fixed()) as f64 * LEAST_STEP) as i64 + 1;
-            let last = step <= shortest;
-            self.room.device = (least - step.max(shortest)).max(floor);
+            step = step.max(shortest);
+            self.room.device = (least - step).max(floor);
             self.runs = Runs::of(self.net, &best);
+            let last = step == shortest;
             let part = if last { LEAST_STEP_PART } else { STEP_PART };
             let fits = self.descend(left.min(self.work / part));
             left = left.saturating_sub(self.runs.work);
