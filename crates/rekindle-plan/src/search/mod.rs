@@ -145,7 +145,7 @@ impl Search<'_> {
             .iter()
             .flat_map(|start| PARTS.map(|parts| (start, parts)));
         for (start, parts) in tries {
-            self.runs = Runs::of(self.net, start);
+            self.start(start);
             if self.fit(Choice { parts, ..START }, usize::MAX, most) {
                 self.prune(self.runs.extra(), 0.0, most);
                 most = most.min(MORE_WORK.max(LONGER * self.runs.work));
@@ -158,7 +158,7 @@ impl Search<'_> {
         }
         let fits = self.most_seconds.is_finite();
         self.most_seconds = f64::INFINITY;
-        self.runs = Runs::of(self.net, &best);
+        self.start(&best);
         if !fits && !self.descend(self.work) {
             return None;
         }
@@ -169,10 +169,13 @@ impl Search<'_> {
 
     /// The order of the program that is found with the smallest peak, from some starts.
     fn smallest(&mut self, starts: &[Vec<u32>]) -> Vec<u32> {
-        let peak = |start: &Vec<u32>| Runs::of(self.net, start).peak();
-        let leanest = starts.iter().min_by_key(|start| peak(start));
-        let mut best = leanest.map_or_else(|| self.net.recorded(), Vec::clone);
-        let mut least = peak(&best);
+        let (mut best, mut least) = (self.net.recorded(), self.runs.peak());
+        for start in starts {
+            self.start(start);
+            if self.runs.peak() < least {
+                (best, least) = (start.clone(), self.runs.peak());
+            }
+        }
         let floor = self.floor();
         let mut step = (least - floor) / 2;
         let mut left = self.work;
@@ -180,7 +183,7 @@ impl Search<'_> {
             let shortest = ((least - self.net.fixed()) as f64 * LEAST_STEP) as i64 + 1;
             step = step.max(shortest);
             self.room.device = (least - step).max(floor);
-            self.runs = Runs::of(self.net, &best);
+            self.start(&best);
             let last = step == shortest;
             let part = if last { LEAST_STEP_PART } else { STEP_PART };
             let fits = self.descend(left.min(self.work / part));
@@ -194,10 +197,16 @@ impl Search<'_> {
             }
         }
         // The list of a program takes memory, too.
-        self.runs = Runs::of(self.net, &best);
+        self.start(&best);
         self.room.device = least;
         self.prune(self.runs.extra(), 0.0, u64::MAX);
         self.improve(self.work / STEP_PART)
+    }
+
+    /// Becomes the search from a list of operations; of the one before nothing stays in memory.
+    fn start(&mut self, order: &[u32]) {
+        self.runs = Runs::of(self.net, &[]);
+        self.runs = Runs::of(self.net, order);
     }
 
     /// Changes some runs, and fits the program again. Whether it fits.

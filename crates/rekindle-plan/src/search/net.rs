@@ -1,6 +1,7 @@
 //! A graph as the search sees it: views are contracted into their bases, and what must be there at the end is read by a
 //! last operation. With a link, all that can be moved to the host has transfers.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
@@ -54,12 +55,13 @@ pub(super) struct Net<'a> {
     link: Option<&'a Link>,
     /// The tensors that can be moved.
     movable: Vec<TensorId>,
-    /// The graph with transfers of these, and the last operation.
-    linked: Graph,
+    /// The graph with transfers of these.
+    linked: Cow<'a, Graph>,
+    last: Operation,
     roots: Vec<TensorId>,
     /// Those that were recorded, the last one, and the offload and the fetch of each tensor that can be moved.
     pub(super) ops: Vec<Op>,
-    /// The same in the linked graph.
+    /// The same in the linked graph; the last one is none of it.
     ids: Vec<OperationId>,
     pub(super) values: Vec<Value>,
     /// The number of recorded operations and the last one.
@@ -80,18 +82,16 @@ impl<'a> Net<'a> {
             .filter(|tensor| !graph.tensor(*tensor).bytes.is_zero())
             .collect();
         movable.sort_unstable();
-        let mut linked = graph.linked(&movable, link)?.into_owned();
+        let linked = graph.linked(&movable, link)?;
         let transfers = linked.operation_ids().skip(graph.operations.len());
         ids.push(OperationId(linked.operations.len() as u32));
-        linked.operations.push(Operation {
+        let last = Operation {
             inputs: graph.outputs().collect(),
             repeatable: false,
             ..Operation::default()
-        });
+        };
         let ranks = ids.len();
         ids.extend(transfers);
-        let updated = ids.iter().map(|id| linked.operation(*id).updates);
-        let updates = updated.zip(0..).collect();
         let mut net = Net {
             graph,
             link,
@@ -103,8 +103,12 @@ impl<'a> Net<'a> {
             numbers: vec![None; linked.tensors.len()],
             ids,
             linked,
+            last,
         };
-        for op in 0..net.ids.len() as u32 {
+        let ops = 0..net.ids.len() as u32;
+        let updated = ops.clone().map(|op| net.operation(op).updates);
+        let updates = updated.zip(0..).collect();
+        for op in ops {
             net.add(op, &updates);
         }
         // What takes no bytes and is not read costs nothing: the search shall not see it.
@@ -118,7 +122,7 @@ impl<'a> Net<'a> {
 
     /// Adds the next operation.
     fn add(&mut self, number: u32, updates: &HashMap<Option<TensorId>, u32>) {
-        let operation = self.linked.operation(self.ids[number as usize]);
+        let operation = self.operation(number).clone();
         let roots = operation.inputs.iter().map(|one| self.roots[one.index()]);
         let before = roots
             .clone()
@@ -169,6 +173,11 @@ impl<'a> Net<'a> {
             before,
             rank: moved.filter(|_| self.moves(number)).unwrap_or(number),
         });
+    }
+
+    fn operation(&self, op: u32) -> &Operation {
+        let id = self.ids[op as usize];
+        self.linked.operations.get(id.index()).unwrap_or(&self.last)
     }
 
     /// The recorded operations, and the last one.
@@ -238,7 +247,7 @@ impl<'a> Net<'a> {
         for &op in order {
             let mut id = self.ids[op as usize];
             let mut views = Vec::new();
-            for &(mut tensor) in &graph.operation(id).inputs {
+            for &(mut tensor) in &self.operation(op).inputs {
                 let value = self.numbers[self.roots[tensor.index()].index()];
                 let now = value.map_or(0, |value| made[value as usize]);
                 while let Some(&view) = viewing.get(&tensor)
