@@ -21,7 +21,8 @@ fn estimates_of_small_configs_are_right() {
             ("parity/mlp", &[]),
             ("parity/tokens", &["--update", "in-backward"]),
         ],
-        &SHARES,
+        // What a thread keeps for products depends on its cache, and may be nearly all that these take.
+        &["100%", "75%", "35%"],
     );
 }
 
