@@ -42,6 +42,8 @@ use fit::{Choice, Search};
 use net::Net;
 use runs::{Room, Runs, bucket, key};
 
+/// At least so much for each operation where the smallest peak is searched, as far as one start may do it.
+const STEPS_OF_ONE: u64 = 5_000;
 /// Steps to smaller peaks are halved where one fails, until one of the least share of the peak fails.
 const LEAST_STEP: f64 = 0.002;
 /// The share of the work that each step, and each of the least, may do.
@@ -84,7 +86,8 @@ pub(crate) fn search(
     }
     let starts = net.orders(&starts_of_smallest()?);
     net.even();
-    let leanest = Search::new(&net, room, net.work()).smallest(&starts);
+    let work = START_WORK.min(STEPS_OF_ONE * net.ranks as u64);
+    let leanest = Search::new(&net, room, work.max(net.work())).smallest(&starts);
     let plan = net.plan(&leanest)?;
     if plan.simulated.peak > request.most_bytes() {
         return Ok(plan);
