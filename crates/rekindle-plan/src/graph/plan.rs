@@ -57,14 +57,25 @@ impl GraphPlan {
     ) -> Result<GraphPlan, PlanError> {
         graph.validate()?;
         let linked = graph.linked(&offloaded, link)?;
-        let program = Program::settled(&linked, operations)?.without_dead_runs(&linked);
-        let plan = GraphPlan::new(&linked, program, Planner::Auto);
+        let plan = GraphPlan::of_program(&linked, &Program::new(&linked, operations)?, offloaded);
         let takes = plan.simulated.host_peak;
         match link.map(|link| link.host_bytes) {
             Some(host) if takes > host => Err(PlanError::Graph(GraphError(format!(
                 "the plan holds {takes} in host memory, where it may hold {host}"
             )))),
-            _ => Ok(GraphPlan { offloaded, ..plan }),
+            _ => Ok(plan),
+        }
+    }
+
+    /// The plan of a program of the graph with transfers of `offloaded`, without runs whose results are unused.
+    pub(crate) fn of_program(
+        linked: &Graph,
+        program: &Program,
+        offloaded: Vec<TensorId>,
+    ) -> GraphPlan {
+        GraphPlan {
+            offloaded,
+            ..GraphPlan::new(linked, program.without_dead_runs(linked), Planner::Auto)
         }
     }
 }

@@ -42,6 +42,9 @@ use fit::{Choice, Search};
 use net::Net;
 use runs::{Room, Runs, bucket, key};
 
+/// The work of a search for each operation, and at most: about a quarter of a second.
+const WORK_OF_ONE: u64 = 150_000;
+const MOST_WORK: u64 = 14_000_000;
 /// At least so much for each operation where the smallest peak is searched, as far as one start may do it.
 const STEPS_OF_ONE: u64 = 5_000;
 /// Steps to smaller peaks are halved where one fails, until one of the least share of the peak fails.
@@ -87,7 +90,7 @@ pub(crate) fn search(
     let starts = net.orders(&starts_of_smallest()?);
     net.even();
     let work = START_WORK.min(STEPS_OF_ONE * net.ranks as u64);
-    let leanest = Search::new(&net, room, work.max(net.work())).smallest(&starts);
+    let leanest = Search::new(&net, room, work.max(usual_work(&net))).smallest(&starts);
     let plan = net.plan(&leanest)?;
     if plan.simulated.peak > request.most_bytes() {
         return Ok(plan);
@@ -103,7 +106,7 @@ fn within(
     request: &Request,
     starts: &[Vec<u32>],
 ) -> Result<Option<GraphPlan>, PlanError> {
-    let work = net.work() * u64::from(request.effort.max(1));
+    let work = usual_work(net) * u64::from(request.effort.max(1));
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
         let Some(order) = Search::new(net, room, work).within(starts) else {
@@ -117,6 +120,11 @@ fn within(
         room.device -= bytes(over);
     }
     Ok(None)
+}
+
+/// How much work improving may take at an effort of 1.
+fn usual_work(net: &Net<'_>) -> u64 {
+    MOST_WORK.min(WORK_OF_ONE * net.ranks as u64)
 }
 
 /// The same random numbers in every run.

@@ -6,13 +6,8 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use crate::graph::{
-    Graph, GraphError, GraphPlan, Link, Operation, OperationId, PlanError, Program, TensorId,
-};
+use crate::graph::{Graph, GraphError, GraphPlan, Link, Operation, OperationId, Program, TensorId};
 
-/// The work of a search for each operation, and at most: about a quarter of a second.
-const WORK_OF_ONE: u64 = 150_000;
-const MOST_WORK: u64 = 14_000_000;
 /// What each operation takes where the smallest peak is searched.
 const EVEN: f64 = 1e-6;
 
@@ -208,11 +203,6 @@ impl<'a> Net<'a> {
         }
     }
 
-    /// How much work improving may take.
-    pub(super) fn work(&self) -> u64 {
-        MOST_WORK.min(WORK_OF_ONE * self.ranks as u64)
-    }
-
     /// The operations of programs without transfers, and the last one.
     pub(super) fn orders(&self, programs: &[Vec<OperationId>]) -> Vec<Vec<u32>> {
         let numbers: HashMap<OperationId, u32> = self.ids.iter().copied().zip(0..).collect();
@@ -224,7 +214,7 @@ impl<'a> Net<'a> {
     }
 
     /// The plan of a list of operations: views run directly before they are read, again where their base is made anew.
-    pub(super) fn plan(&self, order: &[u32]) -> Result<GraphPlan, PlanError> {
+    pub(super) fn plan(&self, order: &[u32]) -> Result<GraphPlan, GraphError> {
         let graph = &self.linked;
         let first = self.graph.operations.len();
         let moved = |op: u32| {
@@ -269,6 +259,8 @@ impl<'a> Net<'a> {
         }
         // The last operation is none of the graph.
         list.pop();
-        GraphPlan::of_operations(self.graph, self.link, list, offloaded)
+        let linked = self.graph.linked(&offloaded, self.link)?;
+        let program = Program::settled(&linked, list)?;
+        Ok(GraphPlan::of_program(&linked, &program, offloaded))
     }
 }

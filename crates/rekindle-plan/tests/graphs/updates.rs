@@ -2,7 +2,8 @@
 //! that, and no gradient is held longer.
 use crate::graph_support::graphs::Builder;
 use rekindle_plan::graph::{
-    Graph, Operation, OperationId, PlanError, Program, Tensor, TensorId, plan_graph, simulate,
+    Graph, GraphPlan, Operation, OperationId, PlanError, Program, Tensor, TensorId, plan_graph,
+    simulate,
 };
 use rekindle_plan::{Bytes, Planner, Request};
 
@@ -130,4 +131,30 @@ fn nothing_reads_what_was_updated() {
     list.swap(update - 1, update);
     let refused = Program::new(&graph, list).unwrap_err().to_string();
     assert!(refused.ends_with("which was updated before"), "{refused}");
+}
+
+/// A plan's file may hold anything.
+#[test]
+fn a_list_with_an_early_update_or_an_unknown_operation_is_refused() {
+    let (graph, _) = chain(3, true);
+    let recorded = Program::recorded(&graph).unwrap().operations().to_vec();
+    let said = |operations| {
+        let plan = GraphPlan::of_operations(&graph, None, operations, Vec::new());
+        plan.unwrap_err().to_string()
+    };
+    let last = recorded.len() - 1;
+    let is_update = |id: &OperationId| graph.operation(*id).updates.is_some();
+    let first = recorded.iter().position(is_update).unwrap();
+    let read = |id: &OperationId| {
+        let updated = graph.operation(recorded[first]).updates;
+        let inputs = &graph.operation(*id).inputs;
+        updated.is_some_and(|weight| inputs.contains(&weight))
+    };
+    let reads = recorded.iter().rposition(read).unwrap();
+    let mut early = recorded.clone();
+    early[reads..=first].rotate_right(1);
+    assert!(said(early).contains("was updated before"));
+    let mut unknown = recorded;
+    unknown[last] = OperationId(1000);
+    assert!(said(unknown).contains("runs operation 1000, but there are"));
 }

@@ -69,9 +69,9 @@ fn steps_plan_from_their_file_as_where_they_were_measured() {
     let same = |here: &Planned, there: &Planned| {
         let [plain, from_file] = [here, there].map(|planned| &planned.summary);
         assert!(close(plain.plain_peak, from_file.plain_peak, OF_PLANS));
-        // Sums of the same times, in another order.
+        // Updates in the backward pass are summed with its operations, others after them: a last bit may differ.
         let times = plain.plain_time.0 / from_file.plain_time.0;
-        assert!((times - 1.0).abs() < 1e-12, "{times}");
+        assert!((times - 1.0).abs() <= 4.0 * f64::EPSILON, "{times}");
         let names = |planned: &Planned| {
             let stages = planned.staged.chain.stages.iter();
             stages.map(|stage| stage.name.clone()).collect::<Vec<_>>()
