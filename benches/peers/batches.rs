@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let (mut shape, mut inputs, mut targets) = (Vec::new(), Values::default(), Values::default());
     for step in 0..steps {
-        let batch = dataset.batch(&order.step(step));
+        let batch = dataset.batch(&order.samples(step, 0..train.batch));
         inputs.extend(&batch.inputs);
         targets.extend(&batch.targets);
         shape = batch.shape;

@@ -110,8 +110,8 @@ impl Trial<'_> {
         };
         let mut values = Values::default();
         for step in 0..settings.steps {
-            let samples = self.built.batches.step(step);
-            let batch = train.batch(&samples[..settings.micro_batch()]);
+            let samples = self.built.batches.samples(step, self.job.places(0));
+            let batch = train.batch(&samples);
             let batch = step_batch(batch, settings.dtype, &optimizer.scaler, &self.device);
             let seed = StepSeed::new(settings.seed, step as u64);
             let rate = settings.rate_at(step);

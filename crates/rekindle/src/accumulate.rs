@@ -39,6 +39,8 @@
 //! - **Layers.** Each part has its own batch statistics and random numbers.
 //! - **Ranks** exchange the gradients of each part. **An update in the backward pass** leaves no gradients to add.
 
+use std::mem::replace;
+
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
@@ -83,7 +85,8 @@ impl<A> Sum<A> {
         };
         all.loss = wide(scaled(sum.loss, factor)) + wide(scaled(all.loss, weight));
         all.gradients = added(model, (sum.gradients, factor), (all.gradients, weight));
-        all.auxiliary.splice(0..0, sum.auxiliary);
+        let later = replace(&mut all.auxiliary, sum.auxiliary);
+        all.auxiliary.extend(later);
         all.memory = all.memory.after(sum.memory);
         all.predicted_peak = all.predicted_peak.max(sum.predicted_peak);
         if let (Some(all), Some(before)) = (&mut all.exchange, sum.exchange) {

@@ -27,11 +27,11 @@ pub(crate) fn held_bytes(sample: &SampleShape, target: TargetKind, samples: usiz
         TargetKind::TokenClasses(_) => size,
         TargetKind::Values(values) => values as u64,
     };
-    // Numbers, ids and classes all have 4 bytes.
-    let numbers = size
-        .saturating_add(predicted)
-        .saturating_mul(samples as u64);
-    Bytes(numbers.saturating_mul(4).saturating_add(THREAD_BYTES))
+    // Numbers, ids and classes all have 4 bytes; places and their numbers in the source are there while a batch is built.
+    let numbers = size.saturating_add(predicted).saturating_mul(4);
+    let of_sample = numbers.saturating_add(2 * size_of::<usize>() as u64);
+    let of_batch = of_sample.saturating_mul(samples as u64);
+    Bytes(of_batch.saturating_add(THREAD_BYTES))
 }
 
 /// The batches of a run. The thread ends when this is dropped.

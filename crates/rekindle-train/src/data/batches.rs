@@ -15,7 +15,7 @@ use crate::file_error::FileError;
 ///
 /// let batches = Shuffled::new(10, 4, 0)?;
 /// assert_eq!(batches.steps_per_epoch(), 2);
-/// assert_eq!(batches.step(1_000).len(), 4);
+/// assert_eq!(batches.samples(1_000, 0..4).len(), 4);
 /// # Ok::<(), rekindle_train::FileError>(())
 /// ```
 #[derive(Debug, Clone, Copy)]
@@ -52,15 +52,13 @@ impl Shuffled {
         self.samples / self.batch
     }
 
-    /// The samples of a step; steps and epochs are counted from 0.
+    /// The samples at these places of a step's batch; steps and epochs are counted from 0.
     #[must_use]
-    pub fn step(&self, step: usize) -> Vec<usize> {
+    pub fn samples(&self, step: usize, places: Range<usize>) -> Vec<usize> {
         let per_epoch = self.steps_per_epoch();
         let order = Permutation::new(self.samples, self.seed, (step / per_epoch) as u64);
         let first = step % per_epoch * self.batch;
-        (first..first + self.batch)
-            .map(|place| order.at(place))
-            .collect()
+        places.map(|place| order.at(first + place)).collect()
     }
 }
 
@@ -161,15 +159,18 @@ mod tests {
         let batches = Shuffled::new(23, 5, 1).unwrap();
         assert_eq!(batches.steps_per_epoch(), 4);
         for epoch in 0..3 {
-            let seen: HashSet<usize> = (0..4).flat_map(|k| batches.step(4 * epoch + k)).collect();
+            let seen: HashSet<usize> = (0..4)
+                .flat_map(|k| batches.samples(4 * epoch + k, 0..5))
+                .collect();
             assert_eq!(seen.len(), 20);
         }
-        assert_ne!(batches.step(0), batches.step(4));
+        assert_ne!(batches.samples(0, 0..5), batches.samples(4, 0..5));
+        assert_eq!(batches.samples(2, 1..3), batches.samples(2, 0..5)[1..3]);
     }
 
     #[test]
     fn a_batch_of_everything_is_allowed_and_a_larger_one_is_not() {
-        let mut all = Shuffled::new(5, 5, 0).unwrap().step(7);
+        let mut all = Shuffled::new(5, 5, 0).unwrap().samples(7, 0..5);
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2, 3, 4]);
         assert_eq!(

@@ -75,8 +75,6 @@ impl Built {
         let settings = job.settings;
         self.evaluate_last(job, device);
         let batch = self.first_part(job, device);
-        // The indices of a step's samples.
-        let samples = Bytes((settings.batch * size_of::<usize>()) as u64);
         // The next batch is built while a step runs; on a device of its own memory the host's is not counted.
         let next = match meter.read().reserved_bytes {
             None => held_bytes(
@@ -104,7 +102,7 @@ impl Built {
             .with_count(job.count)
             .with_comparison(Comparison::Never)
             .with_parts(settings.parts())
-            .with_held(samples + next + Statistics::of(&self.model).bytes())
+            .with_held(next + Statistics::of(&self.model).bytes())
             .with_program_options(ProgramOptions {
                 elsewhere: job.planner,
                 state: job.state(),
@@ -141,9 +139,7 @@ impl Built {
 
     /// The batch for measuring: the rank's first part of the run's first batch.
     pub(crate) fn first_part(&self, job: &Job<'_>, device: &Device) -> StepBatch {
-        let samples = self.batches.step(0);
-        let batch = &samples[job.part()][..job.micro_batch()];
-        let batch = job.train.batch(batch);
+        let batch = job.train.batch(&self.batches.samples(0, job.places(0)));
         let scaler = LossScaler::new(job.settings.loss_scale());
         step_batch(batch, job.settings.dtype, &scaler, device)
     }

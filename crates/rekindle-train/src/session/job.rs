@@ -51,7 +51,7 @@ impl ScheduleRequest {
 }
 
 /// Runs so many plain steps in another process, where that can be.
-pub type PlainSteps<'a> = &'a dyn Fn(usize) -> Option<Measured>;
+pub type PlainSteps<'a> = &'a (dyn Fn(usize) -> Option<Measured> + Sync);
 
 /// [`Job::keep_snapshots`], where nothing else is asked for.
 pub const KEEP_SNAPSHOTS: usize = 2;
@@ -153,6 +153,13 @@ impl<'a> Job<'a> {
     #[must_use]
     pub fn micro_batch(&self) -> usize {
         self.part().len() / self.settings.parts()
+    }
+
+    /// The places of one of those parts among the samples of a step.
+    #[must_use]
+    pub fn places(&self, part: usize) -> Range<usize> {
+        let (first, samples) = (self.part().start, self.micro_batch());
+        first + part * samples..first + (part + 1) * samples
     }
 
     /// Which updates its plans may have, where the optimizer's state is whole.

@@ -91,11 +91,10 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     /// Trains until the last step, or until it is told to stop.
     pub(super) fn run(self) -> Result<RunRecord, RunError> {
-        let (data, batches, part) = (self.job.train, self.batches, self.job.part());
-        let (parts, samples) = (self.job.settings.parts(), self.job.micro_batch());
+        let (job, batches, parts) = (self.job, self.batches, self.job.settings.parts());
         let build = move |number| {
-            let first = part.start + number % parts * samples;
-            data.batch(&batches.step(number / parts)[first..first + samples])
+            let samples = batches.samples(number / parts, job.places(number % parts));
+            job.train.batch(&samples)
         };
         thread::scope(|scope| {
             let count = self.job.settings.steps * parts;

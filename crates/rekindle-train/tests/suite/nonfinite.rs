@@ -78,7 +78,7 @@ fn train<'a>(
     };
     let batches = Shuffled::new(split.train.len(), settings.batch, settings.seed).unwrap();
     // In the last part of the batch: the first has moved statistics by then.
-    let bad = *batches.step(BAD - 1).last().unwrap();
+    let bad = *batches.samples(BAD - 1, 0..settings.batch).last().unwrap();
     let poisoned = through(&*split.train, |mut batch, samples| {
         let place = samples.iter().position(|&sample| sample == bad);
         if let (Some(place), Numbers::Floats(values)) = (place, &mut batch.inputs) {

@@ -59,7 +59,8 @@ pub struct Output<A> {
 
 impl<A> Output<A> {
     /// With another auxiliary output, made from this one.
-    pub(crate) fn map<B>(self, auxiliary: impl FnOnce(A) -> B) -> Output<B> {
+    #[must_use]
+    pub fn map<B>(self, auxiliary: impl FnOnce(A) -> B) -> Output<B> {
         Output {
             loss: self.loss,
             auxiliary: auxiliary(self.auxiliary),

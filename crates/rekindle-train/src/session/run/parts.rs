@@ -54,7 +54,7 @@ impl Session<'_> {
             peak: self.no_peak(),
             ..Parts::default()
         };
-        let mut sum = Sum::default();
+        let (mut sum, mut correct) = (Sum::default(), None);
         for (part, batch) in parts.enumerate() {
             let batch = batch?;
             all.tally.samples += batch.samples();
@@ -62,13 +62,17 @@ impl Session<'_> {
             let run = self.progress.steps * count + part;
             let part = self.run_part(batch, run as u64, rate)?;
             raise(&mut all.peak, &part.phases);
-            sum.add(&self.model, part, 1.0);
+            // One sum, not a number for each part: there may be thousands.
+            let counted = part.auxiliary.clone();
+            correct = match (correct, counted) {
+                (Some(before), Some(counted)) => Some(before + counted),
+                (before, counted) => before.or(counted),
+            };
+            sum.add(&self.model, part.map(drop), 1.0);
         }
         let whole = sum.mean(&self.model)?;
         all.loss = finite::read(whole.loss)? / scale;
-        for correct in whole.auxiliary {
-            all.tally.add_correct(correct)?;
-        }
+        all.tally.add_correct(correct)?;
         all.gradients = whole.gradients;
         all.phases = whole.phases;
         all.spans = whole.spans;

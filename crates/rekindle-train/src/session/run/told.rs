@@ -147,12 +147,11 @@ impl Session<'_> {
 
     /// What a few steps on the first batch take.
     fn few_steps(&mut self) -> Result<Measured, RunError> {
-        let (data, samples) = (self.job.train, self.batches.step(0));
-        let micro_batch = self.job.micro_batch().max(1);
+        let (job, batches) = (self.job, self.batches);
+        let batch = |part| Ok(job.train.batch(&batches.samples(0, job.places(part))));
         let (mut peak, mut times) = (self.no_peak(), StepTimes::new());
         for step in 0..TURN_STEPS {
-            let parts = samples.chunks_exact(micro_batch);
-            let (record, done) = self.attempt(parts.map(|samples| Ok(data.batch(samples))))?;
+            let (record, done) = self.attempt((0..job.settings.parts()).map(batch))?;
             raise(&mut peak, &done.phases);
             times.add(record.step_s, step > 0);
         }
