@@ -13,11 +13,11 @@
 //! Transfers do not overlap with computation: their time is added to the step's.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Graph, GraphError, Operation, Tensor, TensorId, Transfer};
+use super::{Graph, GraphError, Operation, OperationId, Tensor, TensorId, Transfer};
 use crate::bytes::Bytes;
 use crate::seconds::Seconds;
 
@@ -143,5 +143,22 @@ impl Graph {
             }
         }
         Ok(Cow::Owned(graph))
+    }
+
+    /// The tensors that operations move, of those with transfers. The transfers become those of the graph with transfers of
+    /// these tensors alone.
+    pub(crate) fn moved(&self, operations: &mut [OperationId], of: &[TensorId]) -> Vec<TensorId> {
+        let first = self.operations.len();
+        let transfer = |id: &OperationId| id.index().checked_sub(first);
+        let transfers = operations.iter().filter_map(transfer);
+        let moved: BTreeSet<TensorId> = transfers.map(|transfer| of[transfer / 2]).collect();
+        let moved: Vec<TensorId> = moved.into_iter().collect();
+        for id in operations {
+            if let Some(transfer) = transfer(id) {
+                let place = moved.partition_point(|one| *one < of[transfer / 2]);
+                *id = OperationId((first + 2 * place + transfer % 2) as u32);
+            }
+        }
+        moved
     }
 }

@@ -9,6 +9,8 @@
 //! The result of an operation with no output in W is unused; [`Program::without_dead_runs`] removes such runs in the
 //! same pass. Cost: O(operations and their tensors).
 
+use std::collections::HashMap;
+
 use super::{Graph, GraphError, OperationId, TensorId};
 
 /// A list of operations of a graph that finds everything it reads and leaves every output.
@@ -124,6 +126,42 @@ impl Program {
             None => (place, false),
         });
         Program::new(graph, places.into_iter().map(|(_, id)| id).collect())
+    }
+
+    /// A list of operations with views, each directly before it is read, again where its base was made anew.
+    pub(crate) fn with_views(
+        graph: &Graph,
+        computing: impl Iterator<Item = OperationId>,
+    ) -> Vec<OperationId> {
+        let roots = graph.roots();
+        let all = graph.operation_ids().zip(&graph.operations);
+        let views = all.filter(|(_, one)| one.view);
+        let viewing = views.flat_map(|(id, view)| view.outputs.iter().map(move |one| (*one, id)));
+        let viewing: HashMap<TensorId, OperationId> = viewing.collect();
+        // How often a base has been made, and how often it had been when its view was made.
+        let mut made = vec![0; roots.len()];
+        let mut viewed = HashMap::new();
+        let mut list = Vec::new();
+        let outputs: Vec<TensorId> = graph.outputs().collect();
+        for id in computing.map(Some).chain([None]) {
+            let operation = id.map(|id| graph.operation(id));
+            let mut views = Vec::new();
+            for &(mut tensor) in operation.map_or(&outputs, |one| &one.inputs) {
+                let now = made[roots[tensor.index()].index()];
+                while let Some(&view) = viewing.get(&tensor)
+                    && viewed.insert(view, now) != Some(now)
+                {
+                    views.push(view);
+                    tensor = graph.operation(view).inputs[0];
+                }
+            }
+            views.sort_unstable();
+            list.extend(views.into_iter().chain(id));
+            for output in operation.iter().flat_map(|one| &one.outputs) {
+                made[output.index()] += 1;
+            }
+        }
+        list
     }
 
     /// The steps in order.

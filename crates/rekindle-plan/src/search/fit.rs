@@ -58,8 +58,8 @@ pub(super) struct Search<'a> {
     pub(super) work: u64,
     /// A fit ends whose program takes longer.
     pub(super) most_seconds: f64,
-    /// Moments above the budget before each bucket, and their bytes.
-    over: Vec<(f64, f64)>,
+    /// How many buckets before each one have moments above the budget.
+    over: Vec<u32>,
     /// Overflow that a second takes away.
     rate: f64,
     /// What runs again for an eviction, and whether an operation does.
@@ -77,7 +77,7 @@ impl<'a> Search<'a> {
             random: super::random(),
             spot: 0,
             work,
-            over: vec![(0.0, 0.0); net.ranks + 1],
+            over: vec![0; net.ranks + 1],
             rate: 0.0,
             most_seconds: f64::INFINITY,
             closure: Vec::new(),
@@ -91,10 +91,9 @@ impl<'a> Search<'a> {
         needs.max().unwrap_or_default()
     }
 
-    /// Moments above the budget between two buckets, and their bytes.
-    fn between(&self, from: usize, to: usize) -> (f64, f64) {
-        let (from, to) = (self.over[from.min(to)], self.over[to]);
-        (to.0 - from.0, to.1 - from.1)
+    /// How many buckets between two have moments above the budget.
+    fn between(&self, from: usize, to: usize) -> f64 {
+        f64::from(self.over[to] - self.over[from.min(to)])
     }
 
     /// Whether the program fits.
@@ -111,9 +110,9 @@ impl<'a> Search<'a> {
             if ends || self.runs.peak() <= self.room.device {
                 return self.fits();
             }
-            let high = self.highest();
+            let (high, over) = self.highest();
             let evictions = self.evictions(high, choice);
-            let Some(score) = self.evict_best(high, &evictions, &mut choice) else {
+            let Some(score) = self.evict_best(high, over, &evictions, &mut choice) else {
                 return false;
             };
             let rate = self.rate;
@@ -122,26 +121,25 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Counts the moments above the budget, and returns the run of the highest.
-    fn highest(&mut self) -> u32 {
+    /// Counts the moments above the budget, and returns the run of the highest, and the bytes above the room of all.
+    fn highest(&mut self) -> (u32, f64) {
         let runs = &mut self.runs;
-        let mut most = i64::MIN;
-        let (mut count, mut weight) = (0.0, 0.0);
+        let (mut most, mut count, mut sum) = (i64::MIN, 0, 0.0);
         let moments = self.over[1..].iter_mut().zip(runs.tops());
         for (one, (before, top)) in moments.enumerate() {
             let over = top - self.room.device;
-            weight += over.max(0) as f64;
-            count += f64::from(over > 0);
-            *before = (count, weight);
+            sum += over.max(0) as f64;
+            count += u32::from(over > 0);
+            *before = count;
             if over > most {
                 (most, self.spot) = (over, one);
             }
         }
         if self.rate == 0.0 {
-            self.rate = weight / runs.seconds.max(1e-12);
+            self.rate = sum / runs.seconds.max(1e-12);
         }
         runs.work += runs.net.ranks as u64 / 4;
-        runs.highest(self.spot)
+        (runs.highest(self.spot), sum)
     }
 
     /// The evictions at a moment.
@@ -195,8 +193,7 @@ impl<'a> Search<'a> {
             return;
         }
         let from = bucket(last.map_or(made_key, |last| self.runs.key(last))) + usize::from(!taken);
-        let (count, weight) = self.between(from, bucket(read));
-        let gain = (bytes as f64 * count.max(1.0)).min(weight.max(1.0));
+        let gain = bytes as f64 * self.between(from, bucket(read)).max(1.0);
         let tiny = 1e-9 * self.runs.seconds + 1e-15;
         let reader = self.runs.at(read);
         let mut add = |cost: &Cost, offload| {
@@ -291,7 +288,7 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 let crosses = end < at;
-                let (longer, _) = self.between(bucket(end), bucket(place));
+                let longer = self.between(bucket(end), bucket(place));
                 let makes = &self.net.ops[source as usize];
                 let can = !makes.once && at < place && self.may_run(source, place);
                 let costly = of.bytes[0] as f64 * longer > self.rate * makes.seconds;
@@ -330,10 +327,10 @@ impl<'a> Search<'a> {
     fn evict_best(
         &mut self,
         high: u32,
+        over: f64,
         evictions: &[Eviction],
         choice: &mut Choice,
     ) -> Option<f64> {
-        let (_, over) = self.between(0, self.net.ranks);
         let peak = self.runs.peak();
         let enough = ((peak - self.room.device) / choice.parts).max(1);
         let (mut freed, mut failed, mut score) = (0, 0, None);

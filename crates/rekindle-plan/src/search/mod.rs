@@ -31,6 +31,8 @@ mod runs;
 #[path = "../../tests/internals/runs.rs"]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -81,7 +83,7 @@ pub(crate) fn search(
 ) -> Result<GraphPlan, PlanError> {
     let mut net = Net::new(graph, link)?;
     let room = Room {
-        device: bytes(request.most_bytes()),
+        device: bytes(request.most_bytes()) - bytes(graph.fixed_bytes),
         host: link.map_or(0, |link| bytes(link.host_bytes)),
     };
     if let Some(plan) = within(&net, room, request, &net.orders(starts))? {
@@ -191,7 +193,7 @@ impl Search<'_> {
         let mut step = (least - floor) / 2;
         let mut left = self.work;
         while least > floor && left > 0 {
-            let shortest = ((least - self.net.fixed()) as f64 * LEAST_STEP) as i64 + 1;
+            let shortest = (least as f64 * LEAST_STEP) as i64 + 1;
             step = step.max(shortest);
             self.room.device = (least - step).max(floor);
             self.start(&best);
@@ -220,15 +222,35 @@ impl Search<'_> {
         self.runs = Runs::of(self.net, order);
     }
 
-    /// Changes some runs, and fits the program again. Whether it fits.
-    fn round(&mut self, most_lenient: usize) -> bool {
+    /// Changes some runs, fits the program again, and prunes what that inserted unless more bytes are above the room than these. Returns
+    /// those that are.
+    fn round(&mut self, most_lenient: usize, most: f64) -> f64 {
         self.change();
         let choice = Choice {
             blinks: MOST_BLINKS * self.random.random::<f64>(),
             lenient: self.random.random_range(0..most_lenient),
             ..START
         };
-        self.fit(choice, ROUND, self.work)
+        self.fit(choice, ROUND, self.work);
+        let over = self.over(most);
+        if over > most {
+            return over;
+        }
+        let inserted = self.runs.changes.iter().filter(|change| change.inserted);
+        let ops: BTreeSet<u32> = inserted.map(|change| change.op).collect();
+        let runs = ops.iter().flat_map(|&op| &self.runs.of[op as usize]);
+        let extra = runs.copied().filter(|&run| self.runs.is_extra(run));
+        self.prune(extra.collect(), over, u64::MAX);
+        self.over(over)
+    }
+
+    /// The bytes above the room; none are as good as too many where there shall be none.
+    fn over(&self, most: f64) -> f64 {
+        match self.fits() {
+            true => 0.0,
+            false if most == 0.0 => f64::INFINITY,
+            false => self.runs.overflow(self.room),
+        }
     }
 
     /// Lowers the bytes above the room until there are none, with at most so much work.
@@ -239,13 +261,8 @@ impl Search<'_> {
         let mut over = self.runs.overflow(self.room);
         while over > 0.0 && self.runs.work < end {
             let before = self.runs.seconds;
-            self.round(6);
-            let mut now = self.runs.overflow(self.room);
             let most = over * (1.0 + 0.1 * self.random.random::<f64>().powi(4));
-            if now <= most {
-                self.prune_changed(now);
-                now = self.runs.overflow(self.room);
-            }
+            let now = self.round(6, most);
             if now < over || now <= most && self.runs.seconds <= before * 1.01 {
                 over = now;
                 self.runs.changes.clear();
@@ -269,18 +286,15 @@ impl Search<'_> {
             let over = (self.runs.seconds - plain).max(1e-12 * plain);
             let heat = 0.6 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
             let before = self.runs.seconds;
-            let fits = self.round(4);
-            if fits {
-                self.prune_changed(0.0);
-            }
+            let fits = self.round(4, 0.0) == 0.0;
             let worse = self.runs.seconds - before;
             if fits && (worse <= 0.0 || self.random.random_bool((-worse / heat).exp())) {
                 self.runs.changes.clear();
-                if self.runs.seconds < best.0 - 1e-12 * plain {
-                    best = (self.runs.seconds, self.runs.order());
-                }
             } else {
                 self.runs.undo(0);
+            }
+            if self.runs.seconds < best.0 - 1e-12 * plain {
+                best = (self.runs.seconds, self.runs.order());
             }
         }
         best.1
@@ -370,21 +384,6 @@ impl Search<'_> {
         self.spot = target;
     }
 
-    /// Prunes what has been inserted, and a few others.
-    fn prune_changed(&mut self, over: f64) {
-        let changes = self.runs.changes.iter();
-        let inserted = changes.filter(|change| change.inserted);
-        let mut ops: Vec<u32> = inserted.map(|change| change.op).collect();
-        for _ in 0..6 {
-            ops.push(self.random.random_range(0..self.net.ops.len() as u32));
-        }
-        ops.sort_unstable();
-        ops.dedup();
-        let runs = ops.iter().flat_map(|&op| &self.runs.of[op as usize]);
-        let extra = runs.copied().filter(|&run| self.runs.is_extra(run));
-        self.prune(extra.collect(), over, u64::MAX);
-    }
-
     /// Leaves out runs, in a random order, where no more bytes are above the room without them, until so much work is done.
     fn prune(&mut self, mut runs: Vec<u32>, mut over: f64, end: u64) {
         runs.shuffle(&mut self.random);
@@ -398,11 +397,7 @@ impl Search<'_> {
             let before = self.runs.changes.len();
             self.runs.remove(run);
             self.runs.settle();
-            let now = match self.fits() {
-                true => 0.0,
-                false if over == 0.0 => f64::INFINITY,
-                false => self.runs.overflow(self.room),
-            };
+            let now = self.over(over);
             if now <= over {
                 over = now;
             } else {

@@ -17,7 +17,7 @@ type Few = SmallVec<[u32; 2]>;
 /// An operation.
 pub(super) struct Op {
     pub(super) seconds: f64,
-    /// The least bytes held while it runs.
+    /// The least bytes held while it runs, besides those held at every moment.
     pub(super) need: i64,
     /// What it holds at most besides what was held before, on the device and on the host.
     pub(super) top: [i64; 2],
@@ -53,16 +53,16 @@ pub(super) struct Net<'a> {
     /// The graph with transfers of these.
     linked: Cow<'a, Graph>,
     last: Operation,
-    roots: Vec<TensorId>,
     /// Those that were recorded, the last one, and the offload and the fetch of each tensor that can be moved.
     pub(super) ops: Vec<Op>,
     /// The same in the linked graph; the last one is none of it.
     ids: Vec<OperationId>,
+    /// In the order in which they are made, so that the numbers of tensors change nothing.
     pub(super) values: Vec<Value>,
-    /// The number of recorded operations and the last one.
-    pub(super) ranks: usize,
     /// The value of each root that is made.
     numbers: Vec<Option<u32>>,
+    /// The number of recorded operations and the last one.
+    pub(super) ranks: usize,
 }
 
 impl<'a> Net<'a> {
@@ -91,11 +91,10 @@ impl<'a> Net<'a> {
             graph,
             link,
             movable,
-            roots: linked.roots(),
             ops: Vec::with_capacity(ids.len()),
             values: Vec::new(),
-            ranks,
             numbers: vec![None; linked.tensors.len()],
+            ranks,
             ids,
             linked,
             last,
@@ -103,8 +102,9 @@ impl<'a> Net<'a> {
         let ops = 0..net.ids.len() as u32;
         let updated = ops.clone().map(|op| net.operation(op).updates);
         let updates = updated.zip(0..).collect();
+        let roots = net.linked.roots();
         for op in ops {
-            net.add(op, &updates);
+            net.add(op, &roots, &updates);
         }
         // What takes no bytes and is not read costs nothing: the search shall not see it.
         let values = &net.values;
@@ -116,13 +116,11 @@ impl<'a> Net<'a> {
     }
 
     /// Adds the next operation.
-    fn add(&mut self, number: u32, updates: &HashMap<Option<TensorId>, u32>) {
+    fn add(&mut self, number: u32, roots: &[TensorId], updates: &HashMap<Option<TensorId>, u32>) {
         let operation = self.operation(number).clone();
-        let roots = operation.inputs.iter().map(|one| self.roots[one.index()]);
-        let before = roots
-            .clone()
-            .filter_map(|root| updates.get(&Some(root)).copied());
-        let before = before.filter(|&update| update != number).min();
+        let roots = operation.inputs.iter().map(|one| roots[one.index()]);
+        let updated = roots.clone().filter_map(|root| updates.get(&Some(root)));
+        let before = updated.copied().filter(|&update| update != number).min();
         let read: Vec<Option<u32>> = roots.map(|root| self.numbers[root.index()]).collect();
         let mut inputs: Few = read.iter().copied().flatten().collect();
         inputs.sort_unstable();
@@ -132,7 +130,7 @@ impl<'a> Net<'a> {
             let tensor = self.linked.tensor(*output);
             let value = *self.numbers[output.index()].get_or_insert_with(|| {
                 self.values.push(Value {
-                    bytes: [tensor.bytes, tensor.host_bytes].map(|one| one.0 as i64),
+                    bytes: [tensor.bytes, tensor.host_bytes].map(super::bytes),
                     makers: Few::new(),
                     readers: Few::new(),
                 });
@@ -152,13 +150,13 @@ impl<'a> Net<'a> {
         });
         let [made, host] = [0, 1].map(|of| outputs.iter().map(|one| bytes(one)[of]).sum());
         let held: i64 = inputs.iter().map(|one| bytes(one)[0]).sum();
-        let top = made + operation.temp_bytes.0 as i64;
+        let top = made + super::bytes(operation.temp_bytes);
         let makers = inputs.iter().chain(&outputs);
         let moved = makers.map(|one| self.values[*one as usize].makers[0]).min();
         let updates = operation.updates.is_some();
         self.ops.push(Op {
             seconds: operation.seconds.0,
-            need: self.fixed() + held + top - reuses.map_or(0, |_| made),
+            need: held + top - reuses.map_or(0, |_| made),
             top: [top, host],
             inputs,
             reuses,
@@ -178,11 +176,6 @@ impl<'a> Net<'a> {
     /// The recorded operations, and the last one.
     pub(super) fn recorded(&self) -> Vec<u32> {
         (0..self.ranks as u32).collect()
-    }
-
-    /// Bytes held at every moment.
-    pub(super) fn fixed(&self) -> i64 {
-        self.graph.fixed_bytes.0 as i64
     }
 
     /// The operation that copies a value to the host, its output, and the operation that makes the value of it.
@@ -213,52 +206,11 @@ impl<'a> Net<'a> {
         orders.collect()
     }
 
-    /// The plan of a list of operations: views run directly before they are read, again where their base is made anew.
+    /// The plan of a list of operations, of which the last is none of the graph.
     pub(super) fn plan(&self, order: &[u32]) -> Result<GraphPlan, GraphError> {
-        let graph = &self.linked;
-        let first = self.graph.operations.len();
-        let moved = |op: u32| {
-            let transfer = (op as usize).checked_sub(self.ranks)?;
-            Some((self.movable[transfer / 2], transfer % 2))
-        };
-        let tensors = order.iter().filter_map(|op| Some(moved(*op)?.0));
-        let mut offloaded: Vec<TensorId> = tensors.collect();
-        offloaded.sort_unstable();
-        offloaded.dedup();
-        let mut viewing = HashMap::new();
-        for (id, view) in graph.operation_ids().zip(&graph.operations) {
-            let outputs = view.outputs.iter().filter(|_| view.view);
-            viewing.extend(outputs.map(|output| (*output, id)));
-        }
-        // How often a value has been made, and how often it had been when its view was made.
-        let mut made = vec![0; self.values.len()];
-        let mut viewed = HashMap::new();
-        let mut list = Vec::new();
-        for &op in order {
-            let mut id = self.ids[op as usize];
-            let mut views = Vec::new();
-            for &(mut tensor) in &self.operation(op).inputs {
-                let value = self.numbers[self.roots[tensor.index()].index()];
-                let now = value.map_or(0, |value| made[value as usize]);
-                while let Some(&view) = viewing.get(&tensor)
-                    && viewed.insert(view, now) != Some(now)
-                {
-                    views.push(view);
-                    tensor = graph.operation(view).inputs[0];
-                }
-            }
-            views.sort_unstable();
-            if let Some((tensor, fetches)) = moved(op) {
-                let place = offloaded.partition_point(|&one| one < tensor);
-                id = OperationId((first + 2 * place + fetches) as u32);
-            }
-            list.extend(views.into_iter().chain([id]));
-            for &value in &self.ops[op as usize].outputs {
-                made[value as usize] += 1;
-            }
-        }
-        // The last operation is none of the graph.
-        list.pop();
+        let ids = order.iter().map(|&op| self.ids[op as usize]);
+        let mut list = Program::with_views(&self.linked, ids.take(order.len() - 1));
+        let offloaded = self.graph.moved(&mut list, &self.movable);
         let linked = self.graph.linked(&offloaded, self.link)?;
         let program = Program::settled(&linked, list)?;
         Ok(GraphPlan::of_program(&linked, &program, offloaded))

@@ -6,6 +6,7 @@
 //! buckets those of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
 
 use std::cmp::Reverse;
+use std::mem::replace;
 
 use smallvec::SmallVec;
 
@@ -24,7 +25,7 @@ pub(super) fn bucket(key: Key) -> usize {
     (key >> 32) as usize
 }
 
-/// The most bytes on the device and of copies on the host.
+/// The most bytes on the device, besides those held at every moment, and of copies on the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) device: i64,
@@ -76,8 +77,9 @@ impl Node {
     }
 }
 
-/// The highest moment of each node on the device, where so many bytes are held before the first.
-fn tops<'n>(mut held: i64, nodes: impl Iterator<Item = &'n Node>) -> impl Iterator<Item = i64> {
+/// The highest moment of each node on the device.
+fn tops<'n>(nodes: impl Iterator<Item = &'n Node>) -> impl Iterator<Item = i64> {
+    let mut held = 0;
     nodes.map(move |node| {
         held += node.change[0];
         held - node.change[0] + node.top[0]
@@ -119,40 +121,34 @@ impl<'a> Runs<'a> {
         let mut all = Runs {
             net,
             runs: Vec::with_capacity(order.len()),
-            keys: vec![0; order.len()],
+            keys: Vec::with_capacity(order.len()),
             unused: Vec::new(),
             of: vec![SmallVec::new(); net.ops.len()],
             buckets: vec![Vec::new(); net.ranks],
             tree: vec![Node::NONE; 2 * net.ranks.next_power_of_two()],
             dirty: Vec::new(),
             within: vec![(u32::MAX, 0); net.values.len()],
-            seconds: order.iter().map(|&op| net.ops[op as usize].seconds).sum(),
+            seconds: 0.0,
             changes: Vec::new(),
             work: 0,
         };
-        for (id, &op) in (0..).zip(order) {
-            all.runs.push(Run::of(net, op, id));
-            all.of[op as usize].push(id);
-        }
         // The bucket of a run is that of the next recorded operation that runs for the first time.
-        let mut at = net.ranks as u32 - 1;
-        for (id, &op) in (0..order.len() as u32).zip(order).rev() {
-            if all.of[op as usize][0] == id && !net.moves(op) {
-                at = at.min(op);
+        let mut buckets: Vec<u32> = vec![net.ranks as u32 - 1; order.len()];
+        let mut ran = vec![false; net.ops.len()];
+        for (bucket, &op) in buckets.iter_mut().zip(order) {
+            if !net.moves(op) && !replace(&mut ran[op as usize], true) {
+                *bucket = op;
             }
-            all.buckets[at as usize].push(id);
-            all.widen(op, at);
         }
-        for bucket in 0..net.ranks {
-            all.buckets[bucket].reverse();
-            all.renumber(key(bucket as u32, 0));
+        for run in (1..buckets.len()).rev() {
+            buckets[run - 1] = buckets[run - 1].min(buckets[run]);
         }
-        for id in 0..order.len() as u32 {
-            for &value in &all.op(id).outputs {
-                all.free(value, id);
-            }
+        for (&op, bucket) in order.iter().zip(buckets) {
+            all.insert(op, key(bucket, all.buckets[bucket as usize].len() as u32));
+            all.changes.clear();
         }
         all.settle();
+        all.work = 0;
         all
     }
 
@@ -172,9 +168,10 @@ impl<'a> Runs<'a> {
         &self.net.ops[self.runs[run as usize].op as usize]
     }
 
+    /// The most bytes besides those held at every moment.
     pub(super) fn peak(&self) -> i64 {
         debug_assert!(self.dirty.is_empty());
-        self.net.fixed() + self.tree[1].top[0]
+        self.tree[1].top[0]
     }
 
     pub(super) fn host_peak(&self) -> i64 {
@@ -184,7 +181,7 @@ impl<'a> Runs<'a> {
     /// The highest moment of each bucket.
     pub(super) fn tops(&self) -> impl Iterator<Item = i64> {
         let leaves = self.tree[self.tree.len() / 2..].iter();
-        tops(self.net.fixed(), leaves.take(self.net.ranks))
+        tops(leaves.take(self.net.ranks))
     }
 
     /// The bytes above the room, of all moments: together they may be more than an `i64` holds.
@@ -197,7 +194,7 @@ impl<'a> Runs<'a> {
     /// The run of a bucket that is its highest moment.
     pub(super) fn highest(&self, bucket: usize) -> u32 {
         let runs = self.buckets[bucket].iter().copied();
-        let tops = tops(0, runs.clone().map(|run| &self.runs[run as usize].node));
+        let tops = tops(runs.clone().map(|run| &self.runs[run as usize].node));
         let highest = tops.zip(runs).min_by_key(|&(top, _)| Reverse(top));
         highest.map_or(0, |(_, run)| run)
     }
@@ -328,10 +325,16 @@ impl<'a> Runs<'a> {
             self.runs[run as usize] = new;
         }
         self.change(run, place, true);
+        let bucket = bucket(place) as u32;
         for &value in &self.op(run).outputs {
             self.free(value, run);
+            let (first, _) = &mut self.within[value as usize];
+            *first = bucket.min(*first);
         }
-        self.widen(op, bucket(place) as u32);
+        for &value in &self.op(run).inputs {
+            let (_, last) = &mut self.within[value as usize];
+            *last = bucket.max(*last);
+        }
     }
 
     /// Removes a run.
@@ -352,19 +355,22 @@ impl<'a> Runs<'a> {
             seconds: self.seconds,
         });
         let of = self.op(run);
-        let among = self.count_before(op, place);
+        let (among, first) = (self.count_before(op, place), place as u32);
         let runs = &mut self.of[op as usize];
-        let bucket = &mut self.buckets[bucket(place)];
+        let list = &mut self.buckets[bucket(place)];
         if inserted {
             runs.insert(among, run);
-            bucket.insert(place as u32 as usize, run);
+            list.insert(first as usize, run);
             self.seconds += of.seconds;
         } else {
             runs.remove(among);
-            bucket.remove(place as u32 as usize);
+            list.remove(first as usize);
             self.seconds -= of.seconds;
         }
-        self.renumber(place);
+        for (place, run) in (place..).zip(&list[first as usize..]) {
+            self.keys[*run as usize] = place;
+        }
+        self.dirty.push(bucket(place));
         // What may end otherwise with the run than without it.
         for &value in of.outputs.iter().chain(&of.inputs) {
             if let Some(made) = self.made_before(value, place) {
@@ -372,27 +378,6 @@ impl<'a> Runs<'a> {
             }
         }
         self.work += 2 * (of.inputs.len() + of.outputs.len()) as u64;
-    }
-
-    fn widen(&mut self, op: u32, bucket: u32) {
-        let of = &self.net.ops[op as usize];
-        for &value in &of.outputs {
-            let (first, _) = &mut self.within[value as usize];
-            *first = bucket.min(*first);
-        }
-        for &value in &of.inputs {
-            let (_, last) = &mut self.within[value as usize];
-            *last = bucket.max(*last);
-        }
-    }
-
-    /// Numbers the runs of a bucket anew, from a place on.
-    fn renumber(&mut self, from: Key) {
-        let list = &self.buckets[bucket(from)];
-        for (place, &run) in list.iter().enumerate().skip(from as u32 as usize) {
-            self.keys[run as usize] = key(bucket(from) as u32, place as u32);
-        }
-        self.dirty.push(bucket(from));
     }
 
     /// Whether a program without this run is one.
