@@ -13,14 +13,14 @@ use super::runs::{END, Key, Room, Runs, bucket};
 
 /// Evictions of a moment that may take no overflow away until all are weighed anew.
 const TRIED: usize = 12;
+/// Of what is above the budget, one of so many parts is taken away by the best evictions before all are weighed anew.
+const PARTS: i64 = 4;
 /// The most operations that run again for one eviction.
 const MOST_CLOSURE: usize = 300;
 
 /// How evictions are chosen.
 #[derive(Clone, Copy)]
 pub(super) struct Choice {
-    /// Of what is above the budget, one of so many parts is taken away by the best evictions before all are weighed anew.
-    pub(super) parts: i64,
     /// The chance that one is not looked at.
     pub(super) blinks: f64,
     /// Evictions that may take no overflow away.
@@ -56,8 +56,6 @@ pub(super) struct Search<'a> {
     pub(super) spot: usize,
     /// How much work improving may take.
     pub(super) work: u64,
-    /// A fit ends whose program takes longer.
-    pub(super) most_seconds: f64,
     /// How many buckets before each one have moments above the budget.
     over: Vec<u32>,
     /// Overflow that a second takes away.
@@ -79,7 +77,6 @@ impl<'a> Search<'a> {
             work,
             over: vec![0; net.ranks + 1],
             rate: 0.0,
-            most_seconds: f64::INFINITY,
             closure: Vec::new(),
             marked: vec![false; net.ops.len()],
         }
@@ -106,8 +103,7 @@ impl<'a> Search<'a> {
         let end = self.runs.work.saturating_add(work);
         self.rate = 0.0;
         for _ in 0..limit {
-            let ends = self.runs.work >= end || self.runs.seconds > self.most_seconds;
-            if ends || self.runs.peak() <= self.room.device {
+            if self.runs.work >= end || self.runs.peak() <= self.room.device {
                 return self.fits();
             }
             let (high, over) = self.highest();
@@ -332,7 +328,7 @@ impl<'a> Search<'a> {
         choice: &mut Choice,
     ) -> Option<f64> {
         let peak = self.runs.peak();
-        let enough = ((peak - self.room.device) / choice.parts).max(1);
+        let enough = ((peak - self.room.device) / PARTS).max(1);
         let (mut freed, mut failed, mut score) = (0, 0, None);
         let scores = evictions.iter().map(|one| one.score.to_bits());
         let mut best: BinaryHeap<_> = scores.zip((0..).map(Reverse)).collect();

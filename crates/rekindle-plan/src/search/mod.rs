@@ -7,9 +7,8 @@
 //! 1. **Fit** ([`fit`]): from the recorded order, and from a few programs over stages (without these, plans of deep chains in a
 //!    third of their peak are twice as slow), evict at the highest moment until the budget is met. An evicted value is made
 //!    again directly before its next read, with the closure of what that needs, or comes back from the host. All evictions are
-//!    weighed, and the best of them take away all that is above the budget at this moment, or a part, before they are weighed
-//!    anew: neither is the better choice on all graphs, so each start is fit by three such parts. One that does more work, or takes
-//!    more time, than the best so far ends.
+//!    weighed, and the best of them take away a part of what is above the budget at this moment before they are weighed anew. A
+//!    start that takes much more work than those before it ends.
 //! 2. **Prune**: leave out each run that the budget allows to leave out.
 //! 3. **Improve**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
 //!    out some runs near each other, or moves some to where their inputs and readers allow, fits the program again, blind
@@ -59,10 +58,6 @@ const START_WORK: u64 = 40_000_000;
 /// Where a start was fit, others may do so much work or so many times that of the least, at most.
 const MORE_WORK: u64 = 2_000_000;
 const LONGER: u64 = 2;
-/// Nor may they take so many times its time.
-const SLOWER: f64 = 1.25;
-/// The parts of what is above the budget by which each start is fit.
-const PARTS: [i64; 3] = [1, 4, i64::MAX];
 /// The part of all work that improving has at least, where starts have done the rest.
 const LEAST_PART: u64 = 2;
 /// Evictions of a descent's first fit, and of one round, at most.
@@ -141,7 +136,6 @@ fn bytes(bytes: Bytes) -> i64 {
 
 /// Without chance.
 const START: Choice = Choice {
-    parts: 4,
     blinks: 0.0,
     lenient: 0,
 };
@@ -154,25 +148,20 @@ impl Search<'_> {
         }
         let mut best = self.net.recorded();
         let (mut most, mut spent) = (START_WORK, 0);
-        let tries = starts
-            .iter()
-            .flat_map(|start| PARTS.map(|parts| (start, parts)));
-        for (start, parts) in tries {
+        let mut fastest = f64::INFINITY;
+        for start in starts {
             self.start(start);
-            if self.fit(Choice { parts, ..START }, usize::MAX, most) {
+            if self.fit(START, usize::MAX, most) {
                 self.prune(self.runs.extra(), 0.0, most);
                 most = most.min(MORE_WORK.max(LONGER * self.runs.work));
-                let longer = SLOWER * self.runs.seconds;
-                if longer < self.most_seconds {
-                    (self.most_seconds, best) = (longer, self.runs.order());
+                if self.runs.seconds < fastest {
+                    (fastest, best) = (self.runs.seconds, self.runs.order());
                 }
             }
             spent += self.runs.work;
         }
-        let fits = self.most_seconds.is_finite();
-        self.most_seconds = f64::INFINITY;
         self.start(&best);
-        if !fits && !self.descend(self.work) {
+        if fastest.is_infinite() && !self.descend(self.work) {
             return None;
         }
         self.prune(self.runs.extra(), 0.0, u64::MAX);
@@ -229,7 +218,6 @@ impl Search<'_> {
         let choice = Choice {
             blinks: MOST_BLINKS * self.random.random::<f64>(),
             lenient: self.random.random_range(0..most_lenient),
-            ..START
         };
         self.fit(choice, ROUND, self.work);
         let over = self.over(most);
