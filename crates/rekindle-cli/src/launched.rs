@@ -3,7 +3,6 @@
 use std::{env, ffi::OsStr};
 
 /// What `mpirun` says of this process in its environment.
-#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "rank 0 refuses"))]
 pub struct Launched {
     pub rank: usize,
     pub ranks: usize,

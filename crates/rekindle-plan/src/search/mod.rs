@@ -57,7 +57,7 @@ const LEAST_STEP_PART: u64 = 2;
 const START_WORK: u64 = 40_000_000;
 /// Where a start was fit, others may do so much work or so many times that of the least, at most.
 const MORE_WORK: u64 = 2_000_000;
-const LONGER: u64 = 2;
+const LONGER: u64 = 4;
 /// The part of all work that improving has at least, where starts have done the rest.
 const LEAST_PART: u64 = 2;
 /// Evictions of a descent's first fit, and of one round, at most.
