@@ -14,7 +14,7 @@ use super::runs::{END, Key, Room, Runs, bucket};
 /// Evictions of a moment that may take no overflow away until all are weighed anew.
 const TRIED: usize = 12;
 /// Of what is above the budget, one of so many parts is taken away by the best evictions before all are weighed anew.
-const PARTS: i64 = 4;
+const PARTS: i64 = 3;
 /// The most operations that run again for one eviction.
 const MOST_CLOSURE: usize = 300;
 
