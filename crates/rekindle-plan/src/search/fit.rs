@@ -56,6 +56,8 @@ pub(super) struct Search<'a> {
     pub(super) spot: usize,
     /// How much work improving may take.
     pub(super) work: u64,
+    /// A fit ends whose program takes longer.
+    pub(super) most_seconds: f64,
     /// How many buckets before each one have moments above the budget.
     over: Vec<u32>,
     /// Overflow that a second takes away.
@@ -76,6 +78,7 @@ impl<'a> Search<'a> {
             spot: 0,
             work,
             over: vec![0; net.ranks + 1],
+            most_seconds: f64::INFINITY,
             rate: 0.0,
             closure: Vec::new(),
             marked: vec![false; net.ops.len()],
@@ -103,7 +106,8 @@ impl<'a> Search<'a> {
         let end = self.runs.work.saturating_add(work);
         self.rate = 0.0;
         for _ in 0..limit {
-            if self.runs.work >= end || self.runs.peak() <= self.room.device {
+            let ends = self.runs.work >= end || self.runs.seconds > self.most_seconds;
+            if ends || self.runs.peak() <= self.room.device {
                 return self.fits();
             }
             let (high, over) = self.highest();

@@ -8,7 +8,7 @@
 //!    third of their peak are twice as slow), evict at the highest moment until the budget is met. An evicted value is made
 //!    again directly before its next read, with the closure of what that needs, or comes back from the host. All evictions are
 //!    weighed, and the best of them take away a part of what is above the budget at this moment before they are weighed anew. A
-//!    start that takes much more work than those before it ends.
+//!    start ends whose program takes much longer than those before it.
 //! 2. **Prune**: leave out each run that the budget allows to leave out.
 //! 3. **Improve**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
 //!    out some runs near each other, or moves some to where their inputs and readers allow, fits the program again, blind
@@ -55,9 +55,8 @@ const STEP_PART: u64 = 10;
 const LEAST_STEP_PART: u64 = 2;
 /// The work of one start's fit, at most: four times what any fit of a step of 10,000 operations takes that succeeds.
 const START_WORK: u64 = 40_000_000;
-/// Where a start was fit, others may do so much work or so many times that of the least, at most.
-const MORE_WORK: u64 = 2_000_000;
-const LONGER: u64 = 4;
+/// Where a start was fit, others end whose programs take so many times its time.
+const SLOWER: f64 = 1.25;
 /// The part of all work that improving has at least, where starts have done the rest.
 const LEAST_PART: u64 = 2;
 /// Evictions of a descent's first fit, and of one round, at most.
@@ -147,21 +146,22 @@ impl Search<'_> {
             return None;
         }
         let mut best = self.net.recorded();
-        let (mut most, mut spent) = (START_WORK, 0);
-        let mut fastest = f64::INFINITY;
+        let mut spent = 0;
         for start in starts {
             self.start(start);
-            if self.fit(START, usize::MAX, most) {
-                self.prune(self.runs.extra(), 0.0, most);
-                most = most.min(MORE_WORK.max(LONGER * self.runs.work));
-                if self.runs.seconds < fastest {
-                    (fastest, best) = (self.runs.seconds, self.runs.order());
+            if self.fit(START, usize::MAX, START_WORK) {
+                self.prune(self.runs.extra(), 0.0, START_WORK);
+                let longer = SLOWER * self.runs.seconds;
+                if longer < self.most_seconds {
+                    (self.most_seconds, best) = (longer, self.runs.order());
                 }
             }
             spent += self.runs.work;
         }
+        let fits = self.most_seconds.is_finite();
+        self.most_seconds = f64::INFINITY;
         self.start(&best);
-        if fastest.is_infinite() && !self.descend(self.work) {
+        if !fits && !self.descend(self.work) {
             return None;
         }
         self.prune(self.runs.extra(), 0.0, u64::MAX);

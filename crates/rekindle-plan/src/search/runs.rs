@@ -146,6 +146,10 @@ impl<'a> Runs<'a> {
         for (&op, bucket) in order.iter().zip(buckets) {
             all.insert(op, key(bucket, all.buckets[bucket as usize].len() as u32));
             all.changes.clear();
+            // Programs over stages may have a million runs.
+            if all.dirty.len() > net.ranks {
+                all.settle();
+            }
         }
         all.settle();
         all.work = 0;
