@@ -211,8 +211,8 @@ impl Search<'_> {
         self.runs = Runs::of(self.net, order);
     }
 
-    /// Changes some runs, fits the program again, and prunes what that inserted unless more bytes are above the room than these. Returns
-    /// those that are.
+    /// Changes some runs, fits the program again, and prunes what that inserted unless more bytes are above the room than
+    /// these. Returns those that are.
     fn round(&mut self, most_lenient: usize, most: f64) -> f64 {
         self.change();
         let choice = Choice {

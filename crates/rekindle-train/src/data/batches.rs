@@ -52,7 +52,7 @@ impl Shuffled {
         self.samples / self.batch
     }
 
-    /// The samples at these places of a step's batch; steps and epochs are counted from 0.
+    /// The samples at these places of a step's batch, which are below its size; steps and epochs are counted from 0.
     #[must_use]
     pub fn samples(&self, step: usize, places: Range<usize>) -> Vec<usize> {
         let per_epoch = self.steps_per_epoch();
