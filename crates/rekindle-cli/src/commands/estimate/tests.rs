@@ -80,11 +80,7 @@ fn a_model_that_fits_only_in_segments() {
 fn a_model_that_fits_nowhere() {
     let text = estimate("deep-linear.toml", None, Bytes(21 << 20)).text();
     assert_fits_80_columns(&text);
-    // The better the search, the smaller.
-    let (before, named) = text.split_once("--budget ").unwrap();
-    let (smallest, after) = named.split_once("MiB`").unwrap();
-    assert!((21.0..30.0).contains(&smallest.parse::<f64>().unwrap()));
-    insta::assert_snapshot!(format!("{before}--budget SMALLEST`{after}"));
+    insta::assert_snapshot!(text);
 }
 
 /// Each config of the repository is read and its step recorded. Shapes count parameters by rule, the recorded step by

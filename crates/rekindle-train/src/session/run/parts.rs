@@ -63,12 +63,13 @@ impl Session<'_> {
             let part = self.run_part(batch, run as u64, rate)?;
             raise(&mut all.peak, &part.phases);
             // One sum, not a number for each part: there may be thousands.
-            let counted = part.auxiliary.clone();
-            correct = match (correct, counted) {
-                (Some(before), Some(counted)) => Some(before + counted),
-                (before, counted) => before.or(counted),
-            };
-            sum.add(&self.model, part.map(drop), 1.0);
+            let part = part.map(|counted| {
+                correct = match (correct.take(), counted) {
+                    (Some(before), Some(counted)) => Some(before + counted),
+                    (before, counted) => before.or(counted),
+                };
+            });
+            sum.add(&self.model, part, 1.0);
         }
         let whole = sum.mean(&self.model)?;
         all.loss = finite::read(whole.loss)? / scale;
