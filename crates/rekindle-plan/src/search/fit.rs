@@ -18,32 +18,12 @@ const PARTS: i64 = 3;
 /// The most operations that run again for one eviction.
 const MOST_CLOSURE: usize = 300;
 
-/// How evictions are chosen.
-#[derive(Clone, Copy)]
-pub(super) struct Choice {
-    /// The chance that one is not looked at.
-    pub(super) blinks: f64,
-    /// Evictions that may take no overflow away.
-    pub(super) lenient: usize,
-}
-
 #[derive(Clone, Copy)]
 struct Eviction {
     score: f64,
-    /// The value of this run, until that one reads it.
     value: u32,
-    made: u32,
-    reader: u32,
     /// Whether it goes to the host, and comes back.
     offload: bool,
-}
-
-/// What making a value again takes.
-#[derive(Default)]
-struct Cost {
-    seconds: f64,
-    /// Bytes that stay at the moment after all.
-    held: i64,
 }
 
 /// The state of a search.
@@ -58,6 +38,10 @@ pub(super) struct Search<'a> {
     pub(super) work: u64,
     /// A fit ends whose program takes longer.
     pub(super) most_seconds: f64,
+    /// The chance that an eviction is not looked at.
+    pub(super) blinks: f64,
+    /// How many evictions may still take no overflow away.
+    pub(super) lenient: usize,
     /// How many buckets before each one have moments above the budget.
     over: Vec<u32>,
     /// Overflow that a second takes away.
@@ -79,6 +63,8 @@ impl<'a> Search<'a> {
             work,
             over: vec![0; net.ranks + 1],
             most_seconds: f64::INFINITY,
+            blinks: 0.0,
+            lenient: 0,
             rate: 0.0,
             closure: Vec::new(),
             marked: vec![false; net.ops.len()],
@@ -102,7 +88,7 @@ impl<'a> Search<'a> {
     }
 
     /// Evicts until the program fits, at most so often and with so much work. Whether it does.
-    pub(super) fn fit(&mut self, mut choice: Choice, limit: usize, work: u64) -> bool {
+    pub(super) fn fit(&mut self, limit: usize, work: u64) -> bool {
         let end = self.runs.work.saturating_add(work);
         self.rate = 0.0;
         for _ in 0..limit {
@@ -111,8 +97,8 @@ impl<'a> Search<'a> {
                 return self.fits();
             }
             let (high, over) = self.highest();
-            let evictions = self.evictions(high, choice);
-            let Some(score) = self.evict_best(high, over, &evictions, &mut choice) else {
+            let evictions = self.evictions(high);
+            let Some(score) = self.evict_best(high, over, &evictions) else {
                 return false;
             };
             let rate = self.rate;
@@ -143,37 +129,25 @@ impl<'a> Search<'a> {
     }
 
     /// The evictions at a moment.
-    fn evictions(&mut self, high: u32, choice: Choice) -> Vec<Eviction> {
+    fn evictions(&mut self, high: u32) -> Vec<Eviction> {
         let at = bucket(self.runs.key(high)) as u32;
         let (mut found, mut best) = (Vec::new(), 0.0);
         for value in 0..self.net.values.len() as u32 {
             let (first, last) = self.runs.within[value as usize];
             if first <= at && at <= last {
-                let before = found.len();
-                self.evictions_of(value, high, choice, best, &mut found);
-                let scores = found[before..]
-                    .iter()
-                    .map(|eviction: &Eviction| eviction.score);
-                best = scores.fold(best, f64::max);
+                self.evictions_of(value, high, &mut best, &mut found);
             }
         }
         found
     }
 
     /// Finds the ways to give up a value at a moment.
-    fn evictions_of(
-        &mut self,
-        value: u32,
-        high: u32,
-        choice: Choice,
-        best: f64,
-        found: &mut Vec<Eviction>,
-    ) {
+    fn evictions_of(&mut self, value: u32, high: u32, best: &mut f64, found: &mut Vec<Eviction>) {
         let net = self.net;
         let of = &net.values[value as usize];
         let bytes = of.bytes[0];
-        let moves = net.transfers(value).filter(|_| !self.blinks(choice));
-        let runs_again = !self.blinks(choice);
+        let moves = net.transfers(value).filter(|_| !self.blinks());
+        let runs_again = !self.blinks();
         if moves.is_none() && !runs_again {
             return;
         }
@@ -195,28 +169,22 @@ impl<'a> Search<'a> {
         let from = bucket(last.map_or(made_key, |last| self.runs.key(last))) + usize::from(!taken);
         let gain = bytes as f64 * self.between(from, bucket(read)).max(1.0);
         let tiny = 1e-9 * self.runs.seconds + 1e-15;
-        let reader = self.runs.at(read);
-        let mut add = |cost: &Cost, offload| {
-            let share = 1.0 - cost.held as f64 / bytes as f64;
-            if cost.held < bytes {
+        let mut add = |seconds: f64, held: i64, offload| {
+            let score = gain * (1.0 - held as f64 / bytes as f64) / (seconds.max(0.0) + tiny);
+            if held < bytes {
                 found.push(Eviction {
-                    score: gain * share / (cost.seconds.max(0.0) + tiny),
+                    score,
                     value,
-                    made,
-                    reader,
                     offload,
                 });
             }
+            score
         };
         if let Some((offload, copy, fetch)) = moves {
-            let mut cost = Cost {
-                seconds: net.ops[fetch as usize].seconds,
-                ..Cost::default()
-            };
-            if self.runs.made_before(copy, read).is_none() {
-                cost.seconds += net.ops[offload as usize].seconds;
-            }
-            add(&cost, true);
+            let copied = self.runs.made_before(copy, read).is_some();
+            let moves = [fetch].into_iter().chain((!copied).then_some(offload));
+            let seconds = moves.map(|op| net.ops[op as usize].seconds).sum();
+            *best = add(seconds, 0, true).max(*best);
         }
         // What nothing reads before can be made later instead.
         let maker = &net.ops[of.makers[0] as usize];
@@ -228,19 +196,17 @@ impl<'a> Search<'a> {
             return;
         }
         // None until there is a best.
-        let most_seconds = 4.0 * gain / best;
+        let most_seconds = 4.0 * gain / *best;
         let cost = self.closure(of.makers[0], (at, read), most_seconds, bytes);
-        if let Some(mut cost) = cost {
-            if free {
-                cost.seconds -= maker.seconds;
-            }
-            add(&cost, false);
+        if let Some((seconds, held)) = cost {
+            let saved = if free { maker.seconds } else { 0.0 };
+            *best = add(seconds - saved, held, false).max(*best);
         }
     }
 
     /// Whether chance hides an eviction ("blinks": Christiaens & Vanden Berghe 2020, Transportation Science 54).
-    fn blinks(&mut self, choice: Choice) -> bool {
-        choice.blinks > 0.0 && self.random.random_bool(choice.blinks)
+    fn blinks(&mut self) -> bool {
+        self.blinks > 0.0 && self.random.random_bool(self.blinks)
     }
 
     /// Whether an operation may run at a place: it fits, and what it reads has not been updated.
@@ -250,29 +216,29 @@ impl<'a> Search<'a> {
         need <= self.room.device && updated.is_none()
     }
 
-    /// Finds what must run directly before a place so that `op` can, without what it reads being held at an earlier moment;
-    /// `None` if it cannot, or takes more than so many seconds.
+    /// Finds what must run directly before a place so that `op` can, without what it reads being held at an earlier moment.
+    /// Returns the seconds that it takes, and the bytes that stay at the moment after all; `None` if it cannot run, or takes
+    /// more than so many seconds.
     fn closure(
         &mut self,
         op: u32,
         (at, place): (Key, Key),
         most_seconds: f64,
         evicted: i64,
-    ) -> Option<Cost> {
+    ) -> Option<(f64, i64)> {
         for op in self.closure.drain(..) {
             self.marked[op as usize] = false;
         }
         self.closure.push(op);
         self.marked[op as usize] = true;
-        let mut cost = Cost::default();
-        let mut next = 0;
+        let (mut all, mut held, mut next) = (0.0, 0_i64, 0);
         while let Some(&op) = self.closure.get(next) {
             next += 1;
             let Op {
                 seconds, inputs, ..
             } = &self.net.ops[op as usize];
-            cost.seconds += seconds;
-            if cost.seconds > most_seconds || next > MOST_CLOSURE {
+            all += seconds;
+            if all > most_seconds || next > MOST_CLOSURE {
                 return None;
             }
             for &value in inputs {
@@ -301,11 +267,11 @@ impl<'a> Search<'a> {
                 } else if made.is_none() {
                     return None;
                 } else if crosses {
-                    cost.held = cost.held.saturating_add(of.bytes[0]);
+                    held = held.saturating_add(of.bytes[0]);
                 }
             }
         }
-        Some(cost)
+        Some((all, held))
     }
 
     /// The operation that makes a missing value: its fetch if there is a copy and that is quicker, or else its maker.
@@ -324,13 +290,7 @@ impl<'a> Search<'a> {
 
     /// Makes the best evictions that take overflow away, until a part of what is above the budget at this moment is freed, or else
     /// the first if it may. Returns the score of the first.
-    fn evict_best(
-        &mut self,
-        high: u32,
-        over: f64,
-        evictions: &[Eviction],
-        choice: &mut Choice,
-    ) -> Option<f64> {
+    fn evict_best(&mut self, high: u32, over: f64, evictions: &[Eviction]) -> Option<f64> {
         let peak = self.runs.peak();
         let enough = ((peak - self.room.device) / PARTS).max(1);
         let (mut freed, mut failed, mut score) = (0, 0, None);
@@ -362,9 +322,9 @@ impl<'a> Search<'a> {
         }
         if let Some(first) = first
             && score.is_none()
-            && choice.lenient > 0
+            && self.lenient > 0
         {
-            choice.lenient -= 1;
+            self.lenient -= 1;
             self.evict(high, first);
             self.runs.settle();
             score = Some(first.score);
@@ -374,23 +334,15 @@ impl<'a> Search<'a> {
 
     /// Makes an eviction, if it still is one after others. Returns the bytes that it frees.
     fn evict(&mut self, high: u32, eviction: Eviction) -> Option<i64> {
-        let Eviction {
-            value,
-            made,
-            reader,
-            offload,
-            ..
-        } = eviction;
+        let Eviction { value, offload, .. } = eviction;
         let (net, runs) = (self.net, &mut self.runs);
-        let of = &net.values[value as usize];
-        let mut named = [reader, made, high].into_iter();
-        if !named.all(|run| runs.is_there(run)) {
+        let (of, at) = (&net.values[value as usize], runs.key(high));
+        let made = runs.made_before(value, at)?;
+        if !runs.is_there(high) || runs.key(runs.end(value, made)) <= at {
             return None;
         }
-        let (at, place) = (runs.key(high), runs.key(reader));
-        if place <= at || runs.made_before(value, place) != Some(made) {
-            return None;
-        }
+        let place = runs.next_read(value, at);
+        let reader = runs.at(place);
         if let Some((offload, copy, fetch)) = net.transfers(value).filter(|_| offload) {
             if runs.made_before(copy, place).is_none() {
                 let last = runs.last_read(value, runs.key(made), at);
@@ -405,7 +357,7 @@ impl<'a> Search<'a> {
         }
         self.closure(of.makers[0], (at, place), f64::INFINITY, of.bytes[0])?;
         let mut again = self.closure.clone();
-        again.sort_unstable_by_key(|&op| net.ops[op as usize].rank);
+        again.sort_unstable_by_key(|&op| (!net.moves(op), op));
         for op in again {
             self.runs.insert(op, self.runs.key(reader));
         }

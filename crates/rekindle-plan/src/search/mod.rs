@@ -39,7 +39,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, GraphPlan, Link, OperationId, PlanError};
 use crate::request::Request;
-use fit::{Choice, Search};
+use fit::Search;
 use net::Net;
 use runs::{Room, Runs, bucket, key};
 
@@ -57,13 +57,13 @@ const LEAST_STEP_PART: u64 = 2;
 const START_WORK: u64 = 40_000_000;
 /// Where a start was fit, others end whose programs take so many times its time.
 const SLOWER: f64 = 1.25;
-/// The part of all work that improving has at least, where starts have done the rest.
-const LEAST_PART: u64 = 2;
 /// Evictions of a descent's first fit, and of one round, at most.
 const FIRST: usize = 1000;
 const ROUND: usize = 60;
 /// The chance that a round does not look at an eviction is up to this.
 const MOST_BLINKS: f64 = 0.6;
+/// Fewer evictions than this may take nothing away in a round.
+const MOST_LENIENT: usize = 4;
 
 /// The fastest plan that is found within the budget of a request, or else the one with the smallest peak, each from some
 /// starts. Without a link nothing moves to the host. Where the smallest peak is searched, all operations take the same time:
@@ -133,12 +133,6 @@ fn bytes(bytes: Bytes) -> i64 {
     bytes.0.min(i64::MAX as u64) as i64
 }
 
-/// Without chance.
-const START: Choice = Choice {
-    blinks: 0.0,
-    lenient: 0,
-};
-
 impl Search<'_> {
     /// The order of the fastest program that is found, starting from some.
     fn within(&mut self, starts: &[Vec<u32>]) -> Option<Vec<u32>> {
@@ -146,27 +140,19 @@ impl Search<'_> {
             return None;
         }
         let mut best = self.net.recorded();
-        let mut spent = 0;
         for start in starts {
             self.start(start);
-            if self.fit(START, usize::MAX, START_WORK) {
+            if self.fit(usize::MAX, START_WORK) {
                 self.prune(self.runs.extra(), 0.0, START_WORK);
                 let longer = SLOWER * self.runs.seconds;
                 if longer < self.most_seconds {
                     (self.most_seconds, best) = (longer, self.runs.order());
                 }
             }
-            spent += self.runs.work;
         }
-        let fits = self.most_seconds.is_finite();
         self.most_seconds = f64::INFINITY;
         self.start(&best);
-        if !fits && !self.descend(self.work) {
-            return None;
-        }
-        self.prune(self.runs.extra(), 0.0, u64::MAX);
-        let left = self.work.saturating_sub(spent);
-        Some(self.improve(left.max(self.work / LEAST_PART)))
+        self.anneal(self.work, false)
     }
 
     /// The order of the program that is found with the smallest peak, from some starts.
@@ -188,10 +174,10 @@ impl Search<'_> {
             self.start(&best);
             let last = step == shortest;
             let part = if last { LEAST_STEP_PART } else { STEP_PART };
-            let fits = self.descend(left.min(self.work / part));
+            let found = self.anneal(left.min(self.work / part), true);
             left = left.saturating_sub(self.runs.work);
-            if fits {
-                (least, best) = (self.runs.peak(), self.runs.order());
+            if let Some(found) = found {
+                (least, best) = (self.runs.peak(), found);
             } else if last {
                 break;
             } else {
@@ -202,7 +188,7 @@ impl Search<'_> {
         self.start(&best);
         self.room.device = least;
         self.prune(self.runs.extra(), 0.0, u64::MAX);
-        self.improve(self.work / STEP_PART)
+        self.anneal(self.work / STEP_PART, false).unwrap_or(best)
     }
 
     /// Becomes the search from a list of operations; of the one before nothing stays in memory.
@@ -213,13 +199,12 @@ impl Search<'_> {
 
     /// Changes some runs, fits the program again, and prunes what that inserted unless more bytes are above the room than
     /// these. Returns those that are.
-    fn round(&mut self, most_lenient: usize, most: f64) -> f64 {
+    fn round(&mut self, most: f64) -> f64 {
         self.change();
-        let choice = Choice {
-            blinks: MOST_BLINKS * self.random.random::<f64>(),
-            lenient: self.random.random_range(0..most_lenient),
-        };
-        self.fit(choice, ROUND, self.work);
+        self.blinks = MOST_BLINKS * self.random.random::<f64>();
+        self.lenient = self.random.random_range(0..MOST_LENIENT);
+        self.fit(ROUND, self.work);
+        (self.blinks, self.lenient) = (0.0, 0);
         let over = self.over(most);
         if over > most {
             return over;
@@ -241,51 +226,44 @@ impl Search<'_> {
         }
     }
 
-    /// Lowers the bytes above the room until there are none, with at most so much work.
-    fn descend(&mut self, work: u64) -> bool {
-        let end = self.runs.work + work;
-        self.fit(START, FIRST, 2 * self.work / STEP_PART);
+    /// Lowers the bytes above the room, and then the time by annealing, with so much work, or until the program fits if only
+    /// that is asked. Returns the order of the fastest program that fits.
+    fn anneal(&mut self, work: u64, first: bool) -> Option<Vec<u32>> {
+        let once = self.net.ops[..self.net.ranks].iter();
+        let plain: f64 = once.map(|op| op.seconds).sum();
+        let mut best = (f64::INFINITY, None);
+        let (begin, end) = (self.runs.work, self.runs.work + work);
+        self.fit(FIRST, work);
         self.runs.changes.clear();
         let mut over = self.runs.overflow(self.room);
-        while over > 0.0 && self.runs.work < end {
+        loop {
             let before = self.runs.seconds;
+            if over == 0.0 && before < best.0 - 1e-12 * plain {
+                best = (before, Some(self.runs.order()));
+            }
+            let done = over == 0.0 && (first || best.0 <= plain * (1.0 + 1e-12));
+            if done || self.runs.work >= end {
+                return best.1;
+            }
+            let left = (end - self.runs.work) as f64 / (end - begin) as f64;
+            let added = (before - plain).max(1e-12 * plain) / (1 + self.runs.again() / 2) as f64;
+            let heat = 0.6 * left.powi(2) * added + 1e-15 * plain;
             let most = over * (1.0 + 0.1 * self.random.random::<f64>().powi(4));
-            let now = self.round(6, most);
-            if now < over || now <= most && self.runs.seconds <= before * 1.01 {
+            let now = self.round(most);
+            let worse = self.runs.seconds - before;
+            let keep = match over > 0.0 {
+                true => now < over || now <= most && worse <= 0.01 * before,
+                false => {
+                    now == 0.0 && (worse <= 0.0 || self.random.random_bool((-worse / heat).exp()))
+                }
+            };
+            if keep {
                 over = now;
                 self.runs.changes.clear();
             } else {
                 self.runs.undo(0);
             }
         }
-        over == 0.0
-    }
-
-    /// Improves a program that fits by annealing, with so much work, and returns the order of the best.
-    fn improve(&mut self, work: u64) -> Vec<u32> {
-        let once = self.net.ops[..self.net.ranks].iter();
-        let plain: f64 = once.map(|op| op.seconds).sum();
-        let mut best = (self.runs.seconds, self.runs.order());
-        self.runs.changes.clear();
-        let (begin, end) = (self.runs.work, self.runs.work + work);
-        while self.runs.work < end && self.runs.seconds > plain * (1.0 + 1e-12) {
-            let left = (end - self.runs.work) as f64 / (end - begin) as f64;
-            let again = self.runs.again();
-            let over = (self.runs.seconds - plain).max(1e-12 * plain);
-            let heat = 0.6 * left.powi(2) / (1 + again / 2) as f64 * over + 1e-15 * plain;
-            let before = self.runs.seconds;
-            let fits = self.round(4, 0.0) == 0.0;
-            let worse = self.runs.seconds - before;
-            if fits && (worse <= 0.0 || self.random.random_bool((-worse / heat).exp())) {
-                self.runs.changes.clear();
-            } else {
-                self.runs.undo(0);
-            }
-            if self.runs.seconds < best.0 - 1e-12 * plain {
-                best = (self.runs.seconds, self.runs.order());
-            }
-        }
-        best.1
     }
 
     /// Takes some runs out, or moves some.
@@ -305,23 +283,13 @@ impl Search<'_> {
     /// Takes out some runs near each other that the recorded order does not have.
     fn ruin(&mut self) {
         let extra = self.runs.extra();
-        let place = |run: u32| self.runs.op(run).rank as usize;
-        let Some(center) = extra.choose(&mut self.random).map(|&run| place(run)) else {
-            return;
-        };
-        let width = 1_usize << self.random.random_range(0..self.net.ranks.ilog2().max(3));
-        let most = 1 + self.random.random_range(0..12);
-        let near = extra.into_iter();
-        let near = near.filter(|&run| place(run).abs_diff(center) <= width);
-        let mut near: Vec<u32> = near.collect();
-        self.runs.work += near.len() as u64 / 4;
-        let first = self.random.random_range(0..near.len());
-        near.rotate_left(first);
-        let mut ruined = 0;
-        for run in near {
-            if ruined < most && self.random.random_bool(0.6) && self.runs.removable(run) {
+        let first = self.random.random_range(0..extra.len().max(1));
+        let chance = self.random.random::<f64>().powi(3);
+        let mut left = self.random.random_range(1..13);
+        for &run in &extra[first..] {
+            if left > 0 && self.random.random_bool(chance) && self.runs.removable(run) {
                 self.runs.remove(run);
-                ruined += 1;
+                left -= 1;
             }
         }
     }

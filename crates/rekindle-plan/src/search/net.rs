@@ -32,8 +32,6 @@ pub(super) struct Op {
     pub(super) fixed: bool,
     /// The update of a parameter that it reads: it cannot run after it.
     pub(super) before: Option<u32>,
-    /// Its place in recorded order; of a transfer, that of its tensor's maker.
-    pub(super) rank: u32,
 }
 
 /// What an operation makes and others read: a tensor with its views.
@@ -151,8 +149,6 @@ impl<'a> Net<'a> {
         let [made, host] = [0, 1].map(|of| outputs.iter().map(|one| bytes(one)[of]).sum());
         let held: i64 = inputs.iter().map(|one| bytes(one)[0]).sum();
         let top = made + super::bytes(operation.temp_bytes);
-        let makers = inputs.iter().chain(&outputs);
-        let moved = makers.map(|one| self.values[*one as usize].makers[0]).min();
         let updates = operation.updates.is_some();
         self.ops.push(Op {
             seconds: operation.seconds.0,
@@ -164,7 +160,6 @@ impl<'a> Net<'a> {
             fixed: updates || operation.outputs.is_empty(),
             outputs,
             before,
-            rank: moved.filter(|_| self.moves(number)).unwrap_or(number),
         });
     }
 

@@ -40,21 +40,6 @@ pub(super) struct Run {
     node: Node,
 }
 
-impl Run {
-    /// A run after which all is freed that it makes.
-    fn of(net: &Net, op: u32, run: u32) -> Run {
-        let of = &net.ops[op as usize];
-        Run {
-            op,
-            ends: of.outputs.iter().map(|&value| (value, run)).collect(),
-            node: Node {
-                change: [0; 2],
-                top: of.top,
-            },
-        }
-    }
-}
-
 /// A run, a bucket, or a range of them: the change of held bytes, and the highest moment above what was held before, on the
 /// device and on the host.
 #[derive(Clone, Copy, PartialEq)]
@@ -321,7 +306,15 @@ impl<'a> Runs<'a> {
     /// Inserts a run of an operation at a place, before the run that is there.
     pub(super) fn insert(&mut self, op: u32, place: Key) {
         let run = self.unused.pop().unwrap_or(self.runs.len() as u32);
-        let new = Run::of(self.net, op, run);
+        let of = &self.net.ops[op as usize];
+        let new = Run {
+            op,
+            ends: of.outputs.iter().map(|&value| (value, run)).collect(),
+            node: Node {
+                change: [0; 2],
+                top: of.top,
+            },
+        };
         if run as usize == self.runs.len() {
             self.runs.push(new);
             self.keys.push(place);
@@ -330,12 +323,12 @@ impl<'a> Runs<'a> {
         }
         self.change(run, place, true);
         let bucket = bucket(place) as u32;
-        for &value in &self.op(run).outputs {
+        for &value in &of.outputs {
             self.free(value, run);
             let (first, _) = &mut self.within[value as usize];
             *first = bucket.min(*first);
         }
-        for &value in &self.op(run).inputs {
+        for &value in &of.inputs {
             let (_, last) = &mut self.within[value as usize];
             *last = bucket.max(*last);
         }
