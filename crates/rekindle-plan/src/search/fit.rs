@@ -2,17 +2,12 @@
 //! before its next read, with all else that must be made again for it, or comes back from a copy on the host. Of all these
 //! evictions those with the best scores are made: overflow taken away (bytes times moments above the budget) per second.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use super::net::{Net, Op};
 use super::runs::{END, Key, Room, Runs, bucket};
 
-/// Evictions of a moment that may take no overflow away until all are weighed anew.
-const TRIED: usize = 12;
 /// Of what is above the budget, one of so many parts is taken away by the best evictions before all are weighed anew.
 const PARTS: i64 = 3;
 /// The most operations that run again for one eviction.
@@ -21,7 +16,9 @@ const MOST_CLOSURE: usize = 300;
 #[derive(Clone, Copy)]
 struct Eviction {
     score: f64,
+    /// The value, until this run reads it.
     value: u32,
+    reader: u32,
     /// Whether it goes to the host, and comes back.
     offload: bool,
 }
@@ -101,8 +98,7 @@ impl<'a> Search<'a> {
             let Some(score) = self.evict_best(high, over, &evictions) else {
                 return false;
             };
-            let rate = self.rate;
-            self.rate = 0.5 * rate + 0.5 * score.min(1e3 * rate);
+            self.rate = 0.5 * (self.rate + score);
         }
         false
     }
@@ -128,7 +124,7 @@ impl<'a> Search<'a> {
         (runs.highest(self.spot), sum)
     }
 
-    /// The evictions at a moment.
+    /// The evictions at a moment, the best first.
     fn evictions(&mut self, high: u32) -> Vec<Eviction> {
         let at = bucket(self.runs.key(high)) as u32;
         let (mut found, mut best) = (Vec::new(), 0.0);
@@ -138,6 +134,7 @@ impl<'a> Search<'a> {
                 self.evictions_of(value, high, &mut best, &mut found);
             }
         }
+        found.sort_by(|one, other| other.score.total_cmp(&one.score));
         found
     }
 
@@ -169,12 +166,14 @@ impl<'a> Search<'a> {
         let from = bucket(last.map_or(made_key, |last| self.runs.key(last))) + usize::from(!taken);
         let gain = bytes as f64 * self.between(from, bucket(read)).max(1.0);
         let tiny = 1e-9 * self.runs.seconds + 1e-15;
+        let reader = self.runs.at(read);
         let mut add = |seconds: f64, held: i64, offload| {
             let score = gain * (1.0 - held as f64 / bytes as f64) / (seconds.max(0.0) + tiny);
             if held < bytes {
                 found.push(Eviction {
                     score,
                     value,
+                    reader,
                     offload,
                 });
             }
@@ -293,14 +292,10 @@ impl<'a> Search<'a> {
     fn evict_best(&mut self, high: u32, over: f64, evictions: &[Eviction]) -> Option<f64> {
         let peak = self.runs.peak();
         let enough = ((peak - self.room.device) / PARTS).max(1);
-        let (mut freed, mut failed, mut score) = (0, 0, None);
-        let scores = evictions.iter().map(|one| one.score.to_bits());
-        let mut best: BinaryHeap<_> = scores.zip((0..).map(Reverse)).collect();
-        let first = best.peek().map(|(_, Reverse(first))| evictions[*first]);
-        while let Some((_, Reverse(next))) = best.pop() {
-            let eviction = &evictions[next];
+        let (mut freed, mut score) = (0, None);
+        for &eviction in evictions {
             let start = self.runs.changes.len();
-            let bytes = self.evict(high, *eviction);
+            let bytes = self.evict(high, eviction);
             let runs = &mut self.runs;
             runs.settle();
             let lower = runs.peak() < peak || runs.overflow(self.room) < over;
@@ -309,18 +304,13 @@ impl<'a> Search<'a> {
                     freed += bytes;
                     score = score.or(Some(eviction.score));
                 }
-                None => {
-                    runs.undo(start);
-                    failed += 1;
-                }
+                None => runs.undo(start),
             }
-            if freed >= enough {
+            if freed >= enough || runs.seconds > self.most_seconds {
                 return score;
-            } else if failed == TRIED {
-                break;
             }
         }
-        if let Some(first) = first
+        if let Some(&first) = evictions.first()
             && score.is_none()
             && self.lenient > 0
         {
@@ -334,7 +324,12 @@ impl<'a> Search<'a> {
 
     /// Makes an eviction, if it still is one after others. Returns the bytes that it frees.
     fn evict(&mut self, high: u32, eviction: Eviction) -> Option<i64> {
-        let Eviction { value, offload, .. } = eviction;
+        let Eviction {
+            value,
+            reader,
+            offload,
+            ..
+        } = eviction;
         let (net, runs) = (self.net, &mut self.runs);
         let (of, at) = (&net.values[value as usize], runs.key(high));
         let made = runs.made_before(value, at)?;
@@ -342,7 +337,9 @@ impl<'a> Search<'a> {
             return None;
         }
         let place = runs.next_read(value, at);
-        let reader = runs.at(place);
+        if runs.at(place) != reader {
+            return None;
+        }
         if let Some((offload, copy, fetch)) = net.transfers(value).filter(|_| offload) {
             if runs.made_before(copy, place).is_none() {
                 let last = runs.last_read(value, runs.key(made), at);

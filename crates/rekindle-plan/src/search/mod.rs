@@ -50,15 +50,13 @@ const MOST_WORK: u64 = 14_000_000;
 const STEPS_OF_ONE: u64 = 5_000;
 /// Steps to smaller peaks are halved where one fails, until one of the least share of the peak fails.
 const LEAST_STEP: f64 = 0.002;
-/// The share of the work that each step, and each of the least, may do.
+/// The share of the work that each step may do.
 const STEP_PART: u64 = 10;
-const LEAST_STEP_PART: u64 = 2;
 /// The work of one start's fit, at most: four times what any fit of a step of 10,000 operations takes that succeeds.
 const START_WORK: u64 = 40_000_000;
 /// Where a start was fit, others end whose programs take so many times its time.
 const SLOWER: f64 = 1.25;
-/// Evictions of a descent's first fit, and of one round, at most.
-const FIRST: usize = 1000;
+/// Evictions of one round, at most.
 const ROUND: usize = 60;
 /// The chance that a round does not look at an eviction is up to this.
 const MOST_BLINKS: f64 = 0.6;
@@ -141,9 +139,12 @@ impl Search<'_> {
         }
         let mut best = self.net.recorded();
         for start in starts {
+            if self.net.seconds(start) > self.most_seconds {
+                continue;
+            }
             self.start(start);
             if self.fit(usize::MAX, START_WORK) {
-                self.prune(self.runs.extra(), 0.0, START_WORK);
+                self.prune(self.runs.extra(), 0.0);
                 let longer = SLOWER * self.runs.seconds;
                 if longer < self.most_seconds {
                     (self.most_seconds, best) = (longer, self.runs.order());
@@ -172,22 +173,18 @@ impl Search<'_> {
             step = step.max(shortest);
             self.room.device = (least - step).max(floor);
             self.start(&best);
-            let last = step == shortest;
-            let part = if last { LEAST_STEP_PART } else { STEP_PART };
-            let found = self.anneal(left.min(self.work / part), true);
+            let found = self.anneal(left.min(self.work / STEP_PART), true);
             left = left.saturating_sub(self.runs.work);
-            if let Some(found) = found {
-                (least, best) = (self.runs.peak(), found);
-            } else if last {
-                break;
-            } else {
-                step /= 2;
+            match found {
+                Some(order) => (least, best) = (self.runs.peak(), order),
+                None if step == shortest => break,
+                None => step /= 2,
             }
         }
         // The list of a program takes memory, too.
         self.start(&best);
         self.room.device = least;
-        self.prune(self.runs.extra(), 0.0, u64::MAX);
+        self.prune(self.runs.extra(), 0.0);
         self.anneal(self.work / STEP_PART, false).unwrap_or(best)
     }
 
@@ -213,7 +210,7 @@ impl Search<'_> {
         let ops: BTreeSet<u32> = inserted.map(|change| change.op).collect();
         let runs = ops.iter().flat_map(|&op| &self.runs.of[op as usize]);
         let extra = runs.copied().filter(|&run| self.runs.is_extra(run));
-        self.prune(extra.collect(), over, u64::MAX);
+        self.prune(extra.collect(), over);
         self.over(over)
     }
 
@@ -229,11 +226,10 @@ impl Search<'_> {
     /// Lowers the bytes above the room, and then the time by annealing, with so much work, or until the program fits if only
     /// that is asked. Returns the order of the fastest program that fits.
     fn anneal(&mut self, work: u64, first: bool) -> Option<Vec<u32>> {
-        let once = self.net.ops[..self.net.ranks].iter();
-        let plain: f64 = once.map(|op| op.seconds).sum();
+        let plain = self.net.seconds(&self.net.recorded());
         let mut best = (f64::INFINITY, None);
         let (begin, end) = (self.runs.work, self.runs.work + work);
-        self.fit(FIRST, work);
+        self.fit(usize::MAX, work);
         self.runs.changes.clear();
         let mut over = self.runs.overflow(self.room);
         loop {
@@ -274,9 +270,7 @@ impl Search<'_> {
                 self.shift();
             }
         }
-        if self.runs.changes.is_empty() || self.random.random_bool(0.3) {
-            self.ruin();
-        }
+        self.ruin();
         self.runs.settle();
     }
 
@@ -340,15 +334,12 @@ impl Search<'_> {
         self.spot = target;
     }
 
-    /// Leaves out runs, in a random order, where no more bytes are above the room without them, until so much work is done.
-    fn prune(&mut self, mut runs: Vec<u32>, mut over: f64, end: u64) {
+    /// Leaves out runs, in a random order, where no more bytes are above the room without them.
+    fn prune(&mut self, mut runs: Vec<u32>, mut over: f64) {
         runs.shuffle(&mut self.random);
         for run in runs {
             if !self.runs.is_there(run) || !self.runs.removable(run) {
                 continue;
-            }
-            if self.runs.work >= end {
-                return;
             }
             let before = self.runs.changes.len();
             self.runs.remove(run);

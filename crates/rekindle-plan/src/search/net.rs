@@ -168,6 +168,12 @@ impl<'a> Net<'a> {
         self.linked.operations.get(id.index()).unwrap_or(&self.last)
     }
 
+    /// The seconds of a list of operations.
+    pub(super) fn seconds(&self, order: &[u32]) -> f64 {
+        let ops = order.iter().map(|&op| &self.ops[op as usize]);
+        ops.map(|op| op.seconds).sum()
+    }
+
     /// The recorded operations, and the last one.
     pub(super) fn recorded(&self) -> Vec<u32> {
         (0..self.ranks as u32).collect()
