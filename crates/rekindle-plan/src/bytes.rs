@@ -57,6 +57,11 @@ impl Bytes {
     pub(crate) fn is_zero(&self) -> bool {
         *self == Bytes::ZERO
     }
+
+    /// As a signed number, for differences.
+    pub(crate) fn signed(self) -> i64 {
+        self.0.min(i64::MAX as u64) as i64
+    }
 }
 
 impl Add for Bytes {

@@ -64,3 +64,8 @@ pub use graph::{
 pub use request::{Planner, Request};
 pub use schedule::{Action, StageId};
 pub use seconds::Seconds;
+
+/// The same random numbers in every run.
+pub(crate) fn random() -> rand_chacha::ChaCha8Rng {
+    rand::SeedableRng::seed_from_u64(0)
+}

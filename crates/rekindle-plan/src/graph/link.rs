@@ -145,6 +145,18 @@ impl Graph {
         Ok(Cow::Owned(graph))
     }
 
+    /// The tensors that can be moved, of those that some operations make: they take bytes, and no update makes them.
+    pub(crate) fn movable(&self, operations: &[OperationId]) -> Vec<TensorId> {
+        let operations = operations.iter().map(|id| self.operation(*id));
+        let computing = operations.filter(|one| !one.view && one.updates.is_none());
+        let made = computing.flat_map(|one| one.outputs.iter().copied());
+        let mut movable: Vec<TensorId> = made
+            .filter(|tensor| !self.tensor(*tensor).bytes.is_zero())
+            .collect();
+        movable.sort_unstable();
+        movable
+    }
+
     /// The tensors that operations move, of those with transfers. The transfers become those of the graph with transfers of
     /// these tensors alone.
     pub(crate) fn moved(&self, operations: &mut [OperationId], of: &[TensorId]) -> Vec<TensorId> {

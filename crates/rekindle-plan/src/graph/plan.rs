@@ -187,14 +187,16 @@ fn searched(
         for operation in &mut even.operations {
             operation.seconds = Seconds(1.0);
         }
-        starts(&even, recorded, None)
+        let last = starts(&even, recorded, None)?.pop();
+        Ok(last.unwrap_or_else(|| recorded.to_vec()))
     };
     let own = search(graph, request, None, &begin, of_smallest)?;
     let Some(link) = &request.link else {
         return Ok(own);
     };
-    let begin = vec![own.program.operations().to_vec(), recorded.to_vec()];
-    let moving = search(graph, request, Some(link), &begin, || Ok(begin.clone()))?;
+    let found = own.program.operations().to_vec();
+    let begin = [found.clone(), recorded.to_vec()];
+    let moving = search(graph, request, Some(link), &begin, || Ok(found))?;
     let fits = |plan: &GraphPlan| plan.simulated.peak <= request.most_bytes();
     let faster = moving.simulated.time.0 < own.simulated.time.0;
     match fits(&own) && !(fits(&moving) && faster) {
@@ -225,14 +227,11 @@ fn starts(
         all => all?,
     };
     let leanest = all.last();
-    let budget = budget.or(leanest.map(|leanest| leanest.peak));
-    let budget = budget.unwrap_or_default().0 as f64;
-    let near = LARGER.map(|times| {
-        let within = Bytes((budget * times) as u64);
-        all.iter().find(|staged| staged.peak <= within)
-    });
+    let within = |budget: Bytes| LARGER.map(|times| Bytes((budget.0 as f64 * times) as u64));
+    let near = budget.into_iter().flat_map(within);
+    let near = near.filter_map(|within| all.iter().find(|staged| staged.peak <= within));
     let order = |staged: &Staged<'_>| Ok(staged.program()?.operations().to_vec());
-    let near = near.into_iter().flatten().map(order);
+    let near = near.map(order);
     let starts = near
         .chain([Ok(recorded.to_vec())])
         .chain(leanest.map(order));

@@ -19,7 +19,6 @@ use crate::chain::Chain;
 use crate::planner::{MOST_STAGES_OF_WINDOWS, schedules};
 use crate::request::{Planner, Request};
 use crate::schedule::Schedule;
-use crate::search;
 
 /// So many operations are simulated at most to move the starts of segments.
 const MOST_MOVED: usize = 3_000_000;
@@ -70,7 +69,7 @@ impl<'a> Staged<'a> {
     /// Physics 90).
     pub(super) fn with_moved_starts(&self) -> Result<Staged<'a>, GraphError> {
         let (mut best, mut last) = (self.clone(), self.clone());
-        let mut random = search::random();
+        let mut random = crate::random();
         let most = MOST_MOVED / self.graph.operations.len().max(1);
         for left in (0..most).rev() {
             let mut ends = last.schedule.ends();

@@ -55,7 +55,7 @@ impl<'a> Search<'a> {
             net,
             runs: Runs::of(net, &net.recorded()),
             room,
-            random: super::random(),
+            random: crate::random(),
             spot: 0,
             work,
             over: vec![0; net.ranks + 1],
@@ -87,15 +87,15 @@ impl<'a> Search<'a> {
     /// Evicts until the program fits, at most so often and with so much work. Whether it does.
     pub(super) fn fit(&mut self, limit: usize, work: u64) -> bool {
         let end = self.runs.work.saturating_add(work);
-        self.rate = 0.0;
+        self.rate = self.runs.overflow(self.room) / self.runs.seconds.max(1e-12);
         for _ in 0..limit {
             let ends = self.runs.work >= end || self.runs.seconds > self.most_seconds;
             if ends || self.runs.peak() <= self.room.device {
                 return self.fits();
             }
-            let (high, over) = self.highest();
+            let high = self.highest();
             let evictions = self.evictions(high);
-            let Some(score) = self.evict_best(high, over, &evictions) else {
+            let Some(score) = self.evict_best(high, &evictions) else {
                 return false;
             };
             self.rate = 0.5 * (self.rate + score);
@@ -103,25 +103,17 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Counts the moments above the budget, and returns the run of the highest, and the bytes above the room of all.
-    fn highest(&mut self) -> (u32, f64) {
-        let runs = &mut self.runs;
-        let (mut most, mut count, mut sum) = (i64::MIN, 0, 0.0);
-        let moments = self.over[1..].iter_mut().zip(runs.tops());
-        for (one, (before, top)) in moments.enumerate() {
-            let over = top - self.room.device;
-            sum += over.max(0) as f64;
-            count += u32::from(over > 0);
+    /// Counts the moments above the budget, and returns the run of the highest.
+    fn highest(&mut self) -> u32 {
+        let (runs, mut count) = (&mut self.runs, 0);
+        for (before, top) in self.over[1..].iter_mut().zip(runs.tops()) {
+            count += u32::from(top > self.room.device);
             *before = count;
-            if over > most {
-                (most, self.spot) = (over, one);
-            }
         }
-        if self.rate == 0.0 {
-            self.rate = sum / runs.seconds.max(1e-12);
-        }
+        let highest = runs.tops().position(|top| top == runs.peak());
+        self.spot = highest.unwrap_or_default();
         runs.work += runs.net.ranks as u64 / 4;
-        (runs.highest(self.spot), sum)
+        runs.highest(self.spot)
     }
 
     /// The evictions at a moment, the best first.
@@ -216,8 +208,7 @@ impl<'a> Search<'a> {
     }
 
     /// Finds what must run directly before a place so that `op` can, without what it reads being held at an earlier moment.
-    /// Returns the seconds that it takes, and the bytes that stay at the moment after all; `None` if it cannot run, or takes
-    /// more than so many seconds.
+    /// Returns its seconds, and the bytes that stay at the moment after all; `None` if it cannot run, or takes too long.
     fn closure(
         &mut self,
         op: u32,
@@ -233,14 +224,12 @@ impl<'a> Search<'a> {
         let (mut all, mut held, mut next) = (0.0, 0_i64, 0);
         while let Some(&op) = self.closure.get(next) {
             next += 1;
-            let Op {
-                seconds, inputs, ..
-            } = &self.net.ops[op as usize];
-            all += seconds;
+            let runs = &self.net.ops[op as usize];
+            all += runs.seconds;
             if all > most_seconds || next > MOST_CLOSURE {
                 return None;
             }
-            for &value in inputs {
+            for &value in &runs.inputs {
                 self.runs.work += 1;
                 let of = &self.net.values[value as usize];
                 let source = self.source(value, place);
@@ -255,7 +244,7 @@ impl<'a> Search<'a> {
                 let crosses = end < at;
                 let longer = self.between(bucket(end), bucket(place));
                 let makes = &self.net.ops[source as usize];
-                let can = !makes.once && at < place && self.may_run(source, place);
+                let can = !makes.once && self.may_run(source, place);
                 let costly = of.bytes[0] as f64 * longer > self.rate * makes.seconds;
                 // What is small may stay across the moment.
                 let large = of.bytes[0] > evicted / 3;
@@ -275,22 +264,20 @@ impl<'a> Search<'a> {
 
     /// The operation that makes a missing value: its fetch if there is a copy and that is quicker, or else its maker.
     fn source(&self, value: u32, place: Key) -> u32 {
-        let of = &self.net.values[value as usize];
-        let Some((_, copy, fetch)) = self.net.transfers(value) else {
-            return of.makers[0];
+        let maker = self.net.values[value as usize].makers[0];
+        let quicker = |&(_, copy, fetch): &(u32, u32, u32)| {
+            let [maker, fetch] = [maker, fetch].map(|op| &self.net.ops[op as usize]);
+            let quicker = maker.once || fetch.seconds <= maker.seconds;
+            quicker && self.runs.made_before(copy, place).is_some()
         };
-        let maker = &self.net.ops[of.makers[0] as usize];
-        let quicker = maker.once || self.net.ops[fetch as usize].seconds <= maker.seconds;
-        match quicker && self.runs.made_before(copy, place).is_some() {
-            true => fetch,
-            false => of.makers[0],
-        }
+        let fetch = self.net.transfers(value).filter(quicker);
+        fetch.map_or(maker, |(_, _, fetch)| fetch)
     }
 
     /// Makes the best evictions that take overflow away, until a part of what is above the budget at this moment is freed, or else
     /// the first if it may. Returns the score of the first.
-    fn evict_best(&mut self, high: u32, over: f64, evictions: &[Eviction]) -> Option<f64> {
-        let peak = self.runs.peak();
+    fn evict_best(&mut self, high: u32, evictions: &[Eviction]) -> Option<f64> {
+        let (peak, over) = (self.runs.peak(), self.runs.overflow(self.room));
         let enough = ((peak - self.room.device) / PARTS).max(1);
         let (mut freed, mut score) = (0, None);
         for &eviction in evictions {
@@ -324,23 +311,17 @@ impl<'a> Search<'a> {
 
     /// Makes an eviction, if it still is one after others. Returns the bytes that it frees.
     fn evict(&mut self, high: u32, eviction: Eviction) -> Option<i64> {
-        let Eviction {
-            value,
-            reader,
-            offload,
-            ..
-        } = eviction;
-        let (net, runs) = (self.net, &mut self.runs);
+        let (net, runs, value) = (self.net, &mut self.runs, eviction.value);
         let (of, at) = (&net.values[value as usize], runs.key(high));
         let made = runs.made_before(value, at)?;
-        if !runs.is_there(high) || runs.key(runs.end(value, made)) <= at {
+        let (reader, end) = (eviction.reader, runs.key(runs.end(value, made)));
+        let held = runs.is_there(high) && end > at;
+        if !held || runs.at(runs.next_read(value, at)) != reader {
             return None;
         }
-        let place = runs.next_read(value, at);
-        if runs.at(place) != reader {
-            return None;
-        }
-        if let Some((offload, copy, fetch)) = net.transfers(value).filter(|_| offload) {
+        let place = runs.key(reader);
+        let transfers = net.transfers(value).filter(|_| eviction.offload);
+        if let Some((offload, copy, fetch)) = transfers {
             if runs.made_before(copy, place).is_none() {
                 let last = runs.last_read(value, runs.key(made), at);
                 runs.insert(offload, runs.key(last.unwrap_or(made)) + 1);
@@ -361,7 +342,6 @@ impl<'a> Search<'a> {
         if self.runs.removable(made) && self.runs.unread(made, END) {
             self.runs.remove(made);
         }
-        let freed = maker.outputs.iter();
-        Some(freed.map(|one| net.values[*one as usize].bytes[0]).sum())
+        Some(of.bytes[0])
     }
 }

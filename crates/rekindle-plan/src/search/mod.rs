@@ -8,14 +8,14 @@
 //!    third of their peak are twice as slow), evict at the highest moment until the budget is met. An evicted value is made
 //!    again directly before its next read, with the closure of what that needs, or comes back from the host. All evictions are
 //!    weighed, and the best of them take away a part of what is above the budget at this moment before they are weighed anew. A
-//!    start ends whose program takes much longer than those before it.
+//!    start is left whose program takes much longer than those before it.
 //! 2. **Prune**: leave out each run that the budget allows to leave out.
-//! 3. **Improve**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
-//!    out some runs near each other, or moves some to where their inputs and readers allow, fits the program again, blind
-//!    to evictions by chance, and prunes what it touched. A slower program is kept with a probability that falls.
+//! 3. **Anneal**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
+//!    out some runs near each other, and may move some to where their inputs and readers allow, fits the program again, blind
+//!    to evictions by chance, and prunes what it touched. A slower program is kept with a probability that falls. As long as
+//!    there are bytes above the budget, rounds lower these first.
 //!
-//! Where 1 ends above the budget, such rounds lower the bytes above the budget first, whatever the time. The program with the
-//! smallest peak is found in the same way, in steps down from the recorded peak that become smaller.
+//! The program with the smallest peak is found in the same way, in steps down from the peak of a program over stages.
 //!
 //! Random numbers are the same in every run, and fits and rounds end after a count of the work done, not by a clock: the same
 //! graph gives the same program again, and planning ends, also where evictions make others necessary without end. One eviction
@@ -32,11 +32,9 @@ mod tests;
 
 use std::collections::BTreeSet;
 
+use rand::Rng;
 use rand::seq::{IndexedRandom, SliceRandom};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
-use crate::bytes::Bytes;
 use crate::graph::{Graph, GraphPlan, Link, OperationId, PlanError};
 use crate::request::Request;
 use fit::Search;
@@ -48,7 +46,7 @@ const WORK_OF_ONE: u64 = 150_000;
 const MOST_WORK: u64 = 14_000_000;
 /// At least so much for each operation where the smallest peak is searched, as far as one start may do it.
 const STEPS_OF_ONE: u64 = 5_000;
-/// Steps to smaller peaks are halved where one fails, until one of the least share of the peak fails.
+/// Steps to smaller peaks are halved where one fails, down to this share of the peak.
 const LEAST_STEP: f64 = 0.002;
 /// The share of the work that each step may do.
 const STEP_PART: u64 = 10;
@@ -56,11 +54,10 @@ const STEP_PART: u64 = 10;
 const START_WORK: u64 = 40_000_000;
 /// Where a start was fit, others end whose programs take so many times its time.
 const SLOWER: f64 = 1.25;
-/// Evictions of one round, at most.
+/// Evictions of one round, at most; the chance that it does not look at one is up to `MOST_BLINKS`, and fewer than
+/// `MOST_LENIENT` may take nothing away.
 const ROUND: usize = 60;
-/// The chance that a round does not look at an eviction is up to this.
 const MOST_BLINKS: f64 = 0.6;
-/// Fewer evictions than this may take nothing away in a round.
 const MOST_LENIENT: usize = 4;
 
 /// The fastest plan that is found within the budget of a request, or else the one with the smallest peak, each from some
@@ -71,26 +68,29 @@ pub(crate) fn search(
     request: &Request,
     link: Option<&Link>,
     starts: &[Vec<OperationId>],
-    starts_of_smallest: impl FnOnce() -> Result<Vec<Vec<OperationId>>, PlanError>,
+    start_of_smallest: impl FnOnce() -> Result<Vec<OperationId>, PlanError>,
 ) -> Result<GraphPlan, PlanError> {
     let mut net = Net::new(graph, link)?;
     let room = Room {
-        device: bytes(request.most_bytes()) - bytes(graph.fixed_bytes),
-        host: link.map_or(0, |link| bytes(link.host_bytes)),
+        device: request.most_bytes().signed() - graph.fixed_bytes.signed(),
+        host: link.map_or(0, |link| link.host_bytes.signed()),
     };
-    if let Some(plan) = within(&net, room, request, &net.orders(starts))? {
+    let usual = MOST_WORK.min(WORK_OF_ONE * net.ranks as u64);
+    let work = usual * u64::from(request.effort.max(1));
+    let starts: Vec<_> = starts.iter().map(|start| net.order(start)).collect();
+    if let Some(plan) = within(&net, room, request, work, &starts)? {
         return Ok(plan);
     }
-    let starts = net.orders(&starts_of_smallest()?);
+    let start = net.order(&start_of_smallest()?);
     net.even();
-    let work = START_WORK.min(STEPS_OF_ONE * net.ranks as u64);
-    let leanest = Search::new(&net, room, work.max(usual_work(&net))).smallest(&starts);
+    let usual = usual.max(START_WORK.min(STEPS_OF_ONE * net.ranks as u64));
+    let leanest = Search::new(&net, room, usual).smallest(start);
     let plan = net.plan(&leanest)?;
     if plan.simulated.peak > request.most_bytes() {
         return Ok(plan);
     }
     let net = Net::new(graph, link)?;
-    Ok(within(&net, room, request, &[leanest])?.unwrap_or(plan))
+    Ok(within(&net, room, request, work, &[leanest])?.unwrap_or(plan))
 }
 
 /// The plan of the fastest program that is found within a room, from some starts.
@@ -98,9 +98,9 @@ fn within(
     net: &Net<'_>,
     mut room: Room,
     request: &Request,
+    work: u64,
     starts: &[Vec<u32>],
 ) -> Result<Option<GraphPlan>, PlanError> {
-    let work = usual_work(net) * u64::from(request.effort.max(1));
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
         let Some(order) = Search::new(net, room, work).within(starts) else {
@@ -111,24 +111,9 @@ fn within(
         if over.is_zero() {
             return Ok(Some(plan));
         }
-        room.device -= bytes(over);
+        room.device -= over.signed();
     }
     Ok(None)
-}
-
-/// How much work improving may take at an effort of 1.
-fn usual_work(net: &Net<'_>) -> u64 {
-    MOST_WORK.min(WORK_OF_ONE * net.ranks as u64)
-}
-
-/// The same random numbers in every run.
-pub(crate) fn random() -> ChaCha8Rng {
-    ChaCha8Rng::seed_from_u64(0)
-}
-
-/// As a signed number, for differences.
-fn bytes(bytes: Bytes) -> i64 {
-    bytes.0.min(i64::MAX as u64) as i64
 }
 
 impl Search<'_> {
@@ -156,28 +141,21 @@ impl Search<'_> {
         self.anneal(self.work, false)
     }
 
-    /// The order of the program that is found with the smallest peak, from some starts.
-    fn smallest(&mut self, starts: &[Vec<u32>]) -> Vec<u32> {
-        let (mut best, mut least) = (self.net.recorded(), self.runs.peak());
-        for start in starts {
-            self.start(start);
-            if self.runs.peak() < least {
-                (best, least) = (start.clone(), self.runs.peak());
-            }
-        }
+    /// The order of the program that is found with the smallest peak, from another one.
+    fn smallest(&mut self, mut best: Vec<u32>) -> Vec<u32> {
+        self.start(&best);
+        let mut least = self.runs.peak();
         let floor = self.floor();
         let mut step = (least - floor) / 2;
         let mut left = self.work;
         while least > floor && left > 0 {
-            let shortest = (least as f64 * LEAST_STEP) as i64 + 1;
-            step = step.max(shortest);
+            step = step.max((least as f64 * LEAST_STEP) as i64 + 1);
             self.room.device = (least - step).max(floor);
             self.start(&best);
             let found = self.anneal(left.min(self.work / STEP_PART), true);
             left = left.saturating_sub(self.runs.work);
             match found {
                 Some(order) => (least, best) = (self.runs.peak(), order),
-                None if step == shortest => break,
                 None => step /= 2,
             }
         }
@@ -197,7 +175,14 @@ impl Search<'_> {
     /// Changes some runs, fits the program again, and prunes what that inserted unless more bytes are above the room than
     /// these. Returns those that are.
     fn round(&mut self, most: f64) -> f64 {
-        self.change();
+        if self.random.random_bool(0.4) {
+            for _ in 0..=self.random.random_range(0..3) {
+                self.shift();
+            }
+        }
+        self.ruin();
+        self.runs.settle();
+        self.runs.work += ROUND as u64;
         self.blinks = MOST_BLINKS * self.random.random::<f64>();
         self.lenient = self.random.random_range(0..MOST_LENIENT);
         self.fit(ROUND, self.work);
@@ -242,16 +227,16 @@ impl Search<'_> {
                 return best.1;
             }
             let left = (end - self.runs.work) as f64 / (end - begin) as f64;
-            let added = (before - plain).max(1e-12 * plain) / (1 + self.runs.again() / 2) as f64;
+            let again = self.runs.count().saturating_sub(self.net.ranks);
+            let added = (before - plain).max(1e-12 * plain) / (1 + again / 2) as f64;
             let heat = 0.6 * left.powi(2) * added + 1e-15 * plain;
             let most = over * (1.0 + 0.1 * self.random.random::<f64>().powi(4));
             let now = self.round(most);
             let worse = self.runs.seconds - before;
             let keep = match over > 0.0 {
                 true => now < over || now <= most && worse <= 0.01 * before,
-                false => {
-                    now == 0.0 && (worse <= 0.0 || self.random.random_bool((-worse / heat).exp()))
-                }
+                false if now > 0.0 => false,
+                false => worse <= 0.0 || self.random.random_bool((-worse / heat).exp()),
             };
             if keep {
                 over = now;
@@ -260,18 +245,6 @@ impl Search<'_> {
                 self.runs.undo(0);
             }
         }
-    }
-
-    /// Takes some runs out, or moves some.
-    fn change(&mut self) {
-        self.runs.work += ROUND as u64;
-        if self.random.random_bool(0.4) {
-            for _ in 0..=self.random.random_range(0..3) {
-                self.shift();
-            }
-        }
-        self.ruin();
-        self.runs.settle();
     }
 
     /// Takes out some runs near each other that the recorded order does not have.
@@ -290,12 +263,12 @@ impl Search<'_> {
 
     /// Moves a run to another place between its inputs and its readers.
     fn shift(&mut self) {
-        let ranks = self.net.ranks;
-        let mut at = self.random.random_range(0..ranks);
+        let last = self.net.ranks - 1;
+        let mut at = self.random.random_range(0..=last);
         if self.random.random_bool(0.6) {
-            let width = 1 << self.random.random_range(0..ranks.ilog2().max(1));
-            let near = self.spot + self.random.random_range(0..2 * width + 1);
-            at = near.saturating_sub(width).min(ranks - 1);
+            let width = 1 << self.random.random_range(0..last.max(2).ilog2());
+            let near = self.spot + self.random.random_range(0..=2 * width);
+            at = near.saturating_sub(width).min(last);
         }
         let Some(&run) = self.runs.buckets[at].choose(&mut self.random) else {
             return;
@@ -311,15 +284,13 @@ impl Search<'_> {
         let low = made.map(|run| self.runs.key(run) + 1).max().unwrap_or(0);
         let outputs = of.outputs.iter();
         let reads = outputs.map(|&value| self.runs.next_read(value, from));
-        let last = [of.before.unwrap_or(ranks as u32 - 1), ranks as u32 - 1];
-        let last = last.map(|op| self.runs.next_run(op, from));
-        let high = reads.chain(last).min().unwrap_or(low);
-        if high <= low {
-            return;
-        }
-        let target = bucket(low) + self.random.random_range(0..bucket(high) - bucket(low) + 1);
-        let places = self.runs.buckets[target].len() + 1;
-        let place = self.random.random_range(0..places);
+        let fixed = of.before.into_iter().chain([last as u32]);
+        let fixed = fixed.map(|op| self.runs.next_run(op, from));
+        let high = reads.chain(fixed).min().unwrap_or(low);
+        let target = self.random.random_range(bucket(low)..=bucket(high));
+        let place = self
+            .random
+            .random_range(0..=self.runs.buckets[target].len());
         let to = key(target as u32, place as u32).clamp(low, high);
         // What may not run twice must be free to leave its place.
         let free =

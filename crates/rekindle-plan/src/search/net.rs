@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use crate::bytes::Bytes;
 use crate::graph::{Graph, GraphError, GraphPlan, Link, Operation, OperationId, Program, TensorId};
 
 /// What each operation takes where the smallest peak is searched.
@@ -68,13 +69,7 @@ impl<'a> Net<'a> {
         let recorded = Program::recorded(graph)?.without_dead_runs(graph);
         let mut ids = recorded.operations().to_vec();
         ids.retain(|id| !graph.operation(*id).view);
-        let operations = ids.iter().map(|id| graph.operation(*id));
-        let computing = operations.filter(|one| link.is_some() && one.updates.is_none());
-        let made = computing.flat_map(|one| one.outputs.iter().copied());
-        let mut movable: Vec<TensorId> = made
-            .filter(|tensor| !graph.tensor(*tensor).bytes.is_zero())
-            .collect();
-        movable.sort_unstable();
+        let movable = link.map_or_else(Vec::new, |_| graph.movable(&ids));
         let linked = graph.linked(&movable, link)?;
         let transfers = linked.operation_ids().skip(graph.operations.len());
         ids.push(OperationId(linked.operations.len() as u32));
@@ -128,7 +123,7 @@ impl<'a> Net<'a> {
             let tensor = self.linked.tensor(*output);
             let value = *self.numbers[output.index()].get_or_insert_with(|| {
                 self.values.push(Value {
-                    bytes: [tensor.bytes, tensor.host_bytes].map(super::bytes),
+                    bytes: [tensor.bytes, tensor.host_bytes].map(Bytes::signed),
                     makers: Few::new(),
                     readers: Few::new(),
                 });
@@ -148,7 +143,7 @@ impl<'a> Net<'a> {
         });
         let [made, host] = [0, 1].map(|of| outputs.iter().map(|one| bytes(one)[of]).sum());
         let held: i64 = inputs.iter().map(|one| bytes(one)[0]).sum();
-        let top = made + super::bytes(operation.temp_bytes);
+        let top = made + operation.temp_bytes.signed();
         let updates = operation.updates.is_some();
         self.ops.push(Op {
             seconds: operation.seconds.0,
@@ -197,14 +192,11 @@ impl<'a> Net<'a> {
         }
     }
 
-    /// The operations of programs without transfers, and the last one.
-    pub(super) fn orders(&self, programs: &[Vec<OperationId>]) -> Vec<Vec<u32>> {
+    /// The operations of a program without transfers, and the last one.
+    pub(super) fn order(&self, program: &[OperationId]) -> Vec<u32> {
         let numbers: HashMap<OperationId, u32> = self.ids.iter().copied().zip(0..).collect();
-        let orders = programs.iter().map(|program| {
-            let known = program.iter().filter_map(|id| numbers.get(id).copied());
-            known.chain([self.ranks as u32 - 1]).collect()
-        });
-        orders.collect()
+        let known = program.iter().filter_map(|id| numbers.get(id).copied());
+        known.chain([self.ranks as u32 - 1]).collect()
     }
 
     /// The plan of a list of operations, of which the last is none of the graph.

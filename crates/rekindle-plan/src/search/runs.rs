@@ -6,7 +6,6 @@
 //! buckets those of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
 
 use std::cmp::Reverse;
-use std::mem::replace;
 
 use smallvec::SmallVec;
 
@@ -32,7 +31,6 @@ pub(super) struct Room {
     pub(super) host: i64,
 }
 
-#[derive(Clone)]
 pub(super) struct Run {
     pub(super) op: u32,
     /// The values that it makes, and the run after which each is freed.
@@ -121,7 +119,7 @@ impl<'a> Runs<'a> {
         let mut buckets: Vec<u32> = vec![net.ranks as u32 - 1; order.len()];
         let mut ran = vec![false; net.ops.len()];
         for (bucket, &op) in buckets.iter_mut().zip(order) {
-            if !net.moves(op) && !replace(&mut ran[op as usize], true) {
+            if !net.moves(op) && !std::mem::replace(&mut ran[op as usize], true) {
                 *bucket = op;
             }
         }
@@ -147,9 +145,9 @@ impl<'a> Runs<'a> {
         runs.map(|&run| self.runs[run as usize].op).collect()
     }
 
-    /// The number of runs that the recorded order does not have.
-    pub(super) fn again(&self) -> usize {
-        (self.runs.len() - self.unused.len()).saturating_sub(self.net.ranks)
+    /// The number of runs.
+    pub(super) fn count(&self) -> usize {
+        self.runs.len() - self.unused.len()
     }
 
     /// The operation of a run.
