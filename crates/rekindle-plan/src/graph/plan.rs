@@ -211,8 +211,8 @@ const LARGER: [f64; 6] = [1.0, 1.05, 1.15, 1.3, 1.6, 2.2];
 const SIMULATED: usize = 300_000;
 const LEAST_SIMULATED: usize = 16;
 
-/// The operations of programs from which a search may reach a budget, or else the smallest peak: some of `optimal`, the recorded
-/// order, and that of `optimal` with the smallest peak. A few stages will do: the search undoes what is lost, and a chain of 1,000
+/// The operations of programs from which a search may reach a budget: some of `optimal` with peaks near it, the recorded order,
+/// and last that of `optimal` with the smallest peak. A few stages will do: the search undoes what is lost, and a chain of 1,000
 /// layers in its smallest peak has a program of a million runs.
 fn starts(
     graph: &Graph,
