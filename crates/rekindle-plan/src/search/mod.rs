@@ -77,8 +77,8 @@ pub(crate) fn search(
     };
     let usual = MOST_WORK.min(WORK_OF_ONE * net.ranks as u64);
     let work = usual * u64::from(request.effort.max(1));
-    let starts: Vec<_> = starts.iter().map(|start| net.order(start)).collect();
-    if let Some(plan) = within(&net, room, request, work, &starts)? {
+    let starts = starts.iter().map(|start| net.order(start));
+    if let Some(plan) = within(&net, room, request, work, starts)? {
         return Ok(plan);
     }
     let start = net.order(&start_of_smallest()?);
@@ -90,7 +90,7 @@ pub(crate) fn search(
         return Ok(plan);
     }
     let net = Net::new(graph, link)?;
-    Ok(within(&net, room, request, work, &[leanest])?.unwrap_or(plan))
+    Ok(within(&net, room, request, work, [leanest].into_iter())?.unwrap_or(plan))
 }
 
 /// The plan of the fastest program that is found within a room, from some starts.
@@ -99,11 +99,11 @@ fn within(
     mut room: Room,
     request: &Request,
     work: u64,
-    starts: &[Vec<u32>],
+    starts: impl Iterator<Item = Vec<u32>> + Clone,
 ) -> Result<Option<GraphPlan>, PlanError> {
     // A view that runs again, or an update that waits for one, may take more than the search has counted.
     for _ in 0..3 {
-        let Some(order) = Search::new(net, room, work).within(starts) else {
+        let Some(order) = Search::new(net, room, work).within(starts.clone()) else {
             break;
         };
         let plan = net.plan(&order)?;
@@ -118,16 +118,16 @@ fn within(
 
 impl Search<'_> {
     /// The order of the fastest program that is found, starting from some.
-    fn within(&mut self, starts: &[Vec<u32>]) -> Option<Vec<u32>> {
+    fn within(&mut self, starts: impl Iterator<Item = Vec<u32>>) -> Option<Vec<u32>> {
         if self.floor() > self.room.device {
             return None;
         }
         let mut best = self.net.recorded();
         for start in starts {
-            if self.net.seconds(start) > self.most_seconds {
+            if self.net.seconds(&start) > self.most_seconds {
                 continue;
             }
-            self.start(start);
+            self.start(&start);
             if self.fit(usize::MAX, START_WORK) {
                 self.prune(self.runs.extra(), 0.0);
                 let longer = SLOWER * self.runs.seconds;
