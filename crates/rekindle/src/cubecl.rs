@@ -8,11 +8,16 @@ use std::{
     collections::HashSet,
     fs,
     io::Write,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
-use cubecl_environment::{config::logger::LogCrateLevel, records::RecordLevel, sync::Mutex};
+use cubecl_environment::{
+    config::logger::LogCrateLevel,
+    persistence::{Access, Database},
+    records::RecordLevel,
+    sync::Mutex,
+};
 use cubecl_runtime::config::{
     CubeClRuntimeConfig, RuntimeConfig, autotune::AutotuneLevel, cache::CacheConfig,
     compilation::CompilationLogLevel, memory::PersistentMemory,
@@ -32,7 +37,21 @@ static KEPT: OnceLock<PathBuf> = OnceLock::new();
 /// process; later calls have no effect. A place named in `cubecl.toml`, `burn.toml` or the environment takes
 /// precedence.
 pub fn keep_kernels_in(folder: PathBuf) {
-    let _ = KEPT.set(folder);
+    if KEPT.get().is_none() {
+        rebuild_shared(&folder.join(DATABASE).with_extension("db"));
+        let _ = KEPT.set(folder);
+    }
+}
+
+/// Rebuilds what processes share beside a database, if it is missing or stale; errors show when the database is used.
+///
+/// turso rebuilds it as long as a process has the database open that found it so, for each further connection: then
+/// threads that read at this moment lose their places in it, and panic ([turso's issue 7213]). A database that is closed
+/// and opened again has no such connections.
+///
+/// [turso's issue 7213]: https://github.com/tursodatabase/turso/issues/7213
+fn rebuild_shared(database: &Path) {
+    drop(Database::open_at(database, Access::ReadWrite));
 }
 
 /// The path of the file [`CHOSEN`], if autotune's choices are kept.
@@ -175,56 +194,5 @@ impl RuntimeConfig for Written {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
-mod tests {
-    use super::*;
-
-    /// The settings that result from a user's file when kernels are kept in `/kept`.
-    fn configured(file: &str, kept: bool) -> CubeClRuntimeConfig {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("cubecl.toml");
-        fs::write(&path, file).unwrap();
-        with_defaults(
-            CubeClRuntimeConfig::from_file_path(&path).unwrap(),
-            &Written::from_file_path(&path).unwrap(),
-            kept.then(|| CacheConfig::Directory("/kept".into())),
-        )
-    }
-
-    #[test]
-    fn a_users_settings_stay_and_the_others_are_made() {
-        let file = "version = 1\n[memory]\npersistent_memory = 'enabled'";
-        let config = configured(file, false);
-        let memory = config.memory.persistent_memory;
-        assert!(matches!(memory, PersistentMemory::Enabled));
-        assert!(matches!(config.autotune.level, AutotuneLevel::Full));
-
-        let file = "[autotune]\nlevel = 'balanced'\n[memory.cuda]\nallocator = 'async'";
-        let config = configured(file, false);
-        let memory = config.memory.persistent_memory;
-        assert!(matches!(memory, PersistentMemory::Enforced));
-        assert!(matches!(config.autotune.level, AutotuneLevel::Balanced));
-    }
-
-    #[test]
-    fn kernels_are_kept_where_somebody_says_so() {
-        let caches = |config: &CubeClRuntimeConfig| {
-            (config.compilation.cache, !config.autotune.disable_cache)
-        };
-        assert_eq!(caches(&configured("", false)), (false, false));
-        let config = configured("", true);
-        assert_eq!(caches(&config), (true, true));
-        assert_eq!(config.environment.path.root().to_str(), Some("/kept"));
-        assert_eq!(config.environment.name, DATABASE);
-
-        // The user turned caching off, or chose another place.
-        let file = "[compilation]\ncache = false\n[autotune]\ndisable_cache = true";
-        let config = configured(file, true);
-        assert_eq!(caches(&config), (false, false));
-        let file = "[compilation]\ncache = true\n[environment]\nname = 'mine'";
-        let config = configured(file, true);
-        assert_eq!(caches(&config), (true, true));
-        assert_eq!(config.environment.name, "mine");
-        assert_ne!(config.environment.path.root().to_str(), Some("/kept"));
-    }
-}
+#[path = "../tests/internals/cubecl.rs"]
+mod tests;
