@@ -159,13 +159,19 @@ fn the_largest_budget_in_a_control_group_is_not_killed() {
             let output = groups.run(folder.path(), &[&TRAIN[..], &own].concat());
             (output.status.code(), messages(&output))
         };
-        let (code, said) = train(format!("{mebibytes}MiB"));
+        let (mut code, mut said) = train(format!("{mebibytes}MiB"));
         assert_eq!(code, Some(3), "{said}");
-        let largest = largest(&said);
-        // The system counts what a group uses in batches of hundreds of kB for each processor: two starts differ.
-        let (code, said) = train(format!("{:.1}MiB", largest - 1.0));
-        assert_eq!(code, Some(0), "{largest} of {mebibytes} MiB: {said}");
-        println!("{largest} of {mebibytes} MiB");
+        let mut below = 0.0;
+        // The system counts what a group uses in batches of hundreds of kB for each processor: another start may have less.
+        for _ in 0..5 {
+            if code == Some(3) {
+                // It is shown to a tenth.
+                below = largest(&said) - 0.1;
+                (code, said) = train(format!("{below:.1}MiB"));
+            }
+        }
+        assert_eq!(code, Some(0), "{below:.1} of {mebibytes} MiB: {said}");
+        println!("{below:.1} of {mebibytes} MiB");
     }
 }
 
