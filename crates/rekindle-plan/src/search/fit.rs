@@ -1,6 +1,6 @@
 //! Makes a program fit. At its highest moment, a value that is held and not read there is given up: it is made again directly
-//! before its next read, with all else that must be made again for it, or comes back from a copy on the host. Of all these
-//! evictions those with the best scores are made: overflow taken away (bytes times moments above the budget) per second.
+//! before its next read, with all else that must be made again for it, comes back from a copy on the host, or is read before that
+//! moment. The evictions with the best scores are made: overflow taken away (bytes times moments above the budget) per second.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -19,8 +19,8 @@ struct Eviction {
     /// The value, until this run reads it.
     value: u32,
     reader: u32,
-    /// Whether it goes to the host, and comes back.
-    offload: bool,
+    /// The operation that runs for it: the value's maker or fetch, or that reader, earlier.
+    op: u32,
 }
 
 /// The state of a search.
@@ -79,6 +79,11 @@ impl<'a> Search<'a> {
         f64::from(self.over[to] - self.over[from.min(to)])
     }
 
+    /// How many bytes are taken away before evictions are weighed anew.
+    fn enough(&self) -> i64 {
+        ((self.runs.peak() - self.room.device) / PARTS).max(1)
+    }
+
     /// Whether the program fits.
     pub(super) fn fits(&self) -> bool {
         self.runs.peak() <= self.room.device && self.runs.host_peak() <= self.room.host
@@ -90,17 +95,11 @@ impl<'a> Search<'a> {
         self.rate = self.runs.overflow(self.room) / self.runs.seconds.max(1e-12);
         for _ in 0..limit {
             let ends = self.runs.work >= end || self.runs.seconds > self.most_seconds;
-            if ends || self.runs.peak() <= self.room.device {
-                return self.fits();
+            if ends || self.runs.peak() <= self.room.device || !self.evict_best() {
+                break;
             }
-            let high = self.highest();
-            let evictions = self.evictions(high);
-            let Some(score) = self.evict_best(high, &evictions) else {
-                return false;
-            };
-            self.rate = 0.5 * (self.rate + score);
         }
-        false
+        self.fits()
     }
 
     /// Counts the moments above the budget, and returns the run of the highest.
@@ -116,20 +115,6 @@ impl<'a> Search<'a> {
         runs.highest(self.spot)
     }
 
-    /// The evictions at a moment, the best first.
-    fn evictions(&mut self, high: u32) -> Vec<Eviction> {
-        let at = bucket(self.runs.key(high)) as u32;
-        let (mut found, mut best) = (Vec::new(), 0.0);
-        for value in 0..self.net.values.len() as u32 {
-            let (first, last) = self.runs.within[value as usize];
-            if first <= at && at <= last {
-                self.evictions_of(value, high, &mut best, &mut found);
-            }
-        }
-        found.sort_by(|one, other| other.score.total_cmp(&one.score));
-        found
-    }
-
     /// Finds the ways to give up a value at a moment.
     fn evictions_of(&mut self, value: u32, high: u32, best: &mut f64, found: &mut Vec<Eviction>) {
         let net = self.net;
@@ -141,13 +126,10 @@ impl<'a> Search<'a> {
             return;
         }
         let at = self.runs.key(high);
-        let Some(made) = self.runs.made_before(value, at).filter(|_| bytes > 0) else {
+        self.runs.work += 1;
+        let Some(made) = self.runs.holds(value, at).filter(|_| bytes > 0) else {
             return;
         };
-        self.runs.work += 1;
-        if self.runs.key(self.runs.end(value, made)) <= at {
-            return;
-        }
         let (made_key, read) = (self.runs.key(made), self.runs.next_read(value, at));
         // What the highest operation reads is there, unless its output takes it over.
         let last = self.runs.last_read(value, made_key, at + 1);
@@ -159,23 +141,26 @@ impl<'a> Search<'a> {
         let gain = bytes as f64 * self.between(from, bucket(read)).max(1.0);
         let tiny = 1e-9 * self.runs.seconds + 1e-15;
         let reader = self.runs.at(read);
-        let mut add = |seconds: f64, held: i64, offload| {
+        let mut add = |seconds: f64, held: i64, op| {
             let score = gain * (1.0 - held as f64 / bytes as f64) / (seconds.max(0.0) + tiny);
             if held < bytes {
                 found.push(Eviction {
                     score,
                     value,
                     reader,
-                    offload,
+                    op,
                 });
             }
             score
         };
+        if let Some(freed) = self.earlier(reader, at).filter(|_| !self.blinks()) {
+            add(0.0, bytes - freed, self.runs.runs[reader as usize].op);
+        }
         if let Some((offload, copy, fetch)) = moves {
             let copied = self.runs.made_before(copy, read).is_some();
             let moves = [fetch].into_iter().chain((!copied).then_some(offload));
             let seconds = moves.map(|op| net.ops[op as usize].seconds).sum();
-            *best = add(seconds, 0, true).max(*best);
+            *best = add(seconds, 0, fetch).max(*best);
         }
         // What nothing reads before can be made later instead.
         let maker = &net.ops[of.makers[0] as usize];
@@ -187,12 +172,19 @@ impl<'a> Search<'a> {
             return;
         }
         // None until there is a best.
-        let most_seconds = 4.0 * gain / *best;
-        let cost = self.closure(of.makers[0], (at, read), most_seconds, bytes);
-        if let Some((seconds, held)) = cost {
+        let most = 4.0 * gain / *best;
+        if let Some((seconds, held)) = self.closure(value, (at, read), most) {
             let saved = if free { maker.seconds } else { 0.0 };
-            *best = add(seconds - saved, held, false).max(*best);
+            *best = add(seconds - saved, held, of.makers[0]).max(*best);
         }
+    }
+
+    /// The bytes that a run frees, if they are enough and it can run at an earlier place: this takes no time, but many small ones
+    /// spoil the order for others.
+    fn earlier(&mut self, run: u32, place: Key) -> Option<i64> {
+        let (freed, of) = (self.runs.freed(run), self.runs.op(run));
+        let may = !of.fixed && freed >= self.enough() && self.runs.earliest(run) <= place;
+        may.then_some(freed)
     }
 
     /// Whether chance hides an eviction ("blinks": Christiaens & Vanden Berghe 2020, Transportation Science 54).
@@ -207,15 +199,12 @@ impl<'a> Search<'a> {
         need <= self.room.device && updated.is_none()
     }
 
-    /// Finds what must run directly before a place so that `op` can, without what it reads being held at an earlier moment.
-    /// Returns its seconds, and the bytes that stay at the moment after all; `None` if it cannot run, or takes too long.
-    fn closure(
-        &mut self,
-        op: u32,
-        (at, place): (Key, Key),
-        most_seconds: f64,
-        evicted: i64,
-    ) -> Option<(f64, i64)> {
+    /// Finds what must run directly before a place so that a value is made there, without what is read for it being held at an
+    /// earlier moment. Returns its seconds, and the bytes that stay at that moment after all; `None` if it cannot run, or takes
+    /// longer.
+    fn closure(&mut self, value: u32, (at, place): (Key, Key), most: f64) -> Option<(f64, i64)> {
+        let of = &self.net.values[value as usize];
+        let (op, evicted) = (of.makers[0], of.bytes[0]);
         for op in self.closure.drain(..) {
             self.marked[op as usize] = false;
         }
@@ -226,7 +215,7 @@ impl<'a> Search<'a> {
             next += 1;
             let runs = &self.net.ops[op as usize];
             all += runs.seconds;
-            if all > most_seconds || next > MOST_CLOSURE {
+            if all > most || next > MOST_CLOSURE {
                 return None;
             }
             for &value in &runs.inputs {
@@ -274,74 +263,78 @@ impl<'a> Search<'a> {
         fetch.map_or(maker, |(_, _, fetch)| fetch)
     }
 
-    /// Makes the best evictions that take overflow away, until a part of what is above the budget at this moment is freed, or else
-    /// the first if it may. Returns the score of the first.
-    fn evict_best(&mut self, high: u32, evictions: &[Eviction]) -> Option<f64> {
+    /// Makes the best evictions at the highest moment that take overflow away, until a part of what is above the budget there is
+    /// freed. Whether there was one.
+    fn evict_best(&mut self) -> bool {
+        let high = self.highest();
+        let (mut evictions, mut least) = (Vec::new(), 0.0);
+        for value in 0..self.net.values.len() as u32 {
+            let (first, last) = self.runs.within[value as usize];
+            if (first..=last).contains(&(self.spot as u32)) {
+                self.evictions_of(value, high, &mut least, &mut evictions);
+            }
+        }
+        evictions.sort_by(|one, other| other.score.total_cmp(&one.score));
         let (peak, over) = (self.runs.peak(), self.runs.overflow(self.room));
-        let enough = ((peak - self.room.device) / PARTS).max(1);
-        let (mut freed, mut score) = (0, None);
-        for &eviction in evictions {
+        let (enough, mut freed, mut best) = (self.enough(), 0, None);
+        for eviction in evictions {
             let start = self.runs.changes.len();
-            let bytes = self.evict(high, eviction);
+            let Some(bytes) = self.evict(high, eviction) else {
+                continue;
+            };
             let runs = &mut self.runs;
             runs.settle();
             let lower = runs.peak() < peak || runs.overflow(self.room) < over;
-            match bytes.filter(|_| lower && runs.host_peak() <= self.room.host) {
-                Some(bytes) => {
-                    freed += bytes;
-                    score = score.or(Some(eviction.score));
-                }
-                None => runs.undo(start),
+            if runs.host_peak() <= self.room.host && (lower || self.lenient > 0) {
+                self.lenient -= usize::from(!lower);
+                freed += bytes;
+                best = best.or(Some(eviction.score));
+            } else {
+                runs.undo(start);
             }
-            if freed >= enough || runs.seconds > self.most_seconds {
-                return score;
+            let ends = freed >= enough || runs.seconds > self.most_seconds;
+            if ends || !runs.is_there(high) {
+                break;
             }
         }
-        if let Some(&first) = evictions.first()
-            && score.is_none()
-            && self.lenient > 0
-        {
-            self.lenient -= 1;
-            self.evict(high, first);
-            self.runs.settle();
-            score = Some(first.score);
-        }
-        score
+        self.rate = 0.5 * (self.rate + best.unwrap_or_default());
+        best.is_some()
     }
 
     /// Makes an eviction, if it still is one after others. Returns the bytes that it frees.
     fn evict(&mut self, high: u32, eviction: Eviction) -> Option<i64> {
         let (net, runs, value) = (self.net, &mut self.runs, eviction.value);
-        let (of, at) = (&net.values[value as usize], runs.key(high));
-        let made = runs.made_before(value, at)?;
-        let (reader, end) = (eviction.reader, runs.key(runs.end(value, made)));
-        let held = runs.is_there(high) && end > at;
-        if !held || runs.at(runs.next_read(value, at)) != reader {
+        let (bytes, at) = (net.values[value as usize].bytes[0], runs.key(high));
+        let (made, reader) = (runs.holds(value, at)?, eviction.reader);
+        if runs.at(runs.next_read(value, at)) != reader {
             return None;
         }
         let place = runs.key(reader);
-        let transfers = net.transfers(value).filter(|_| eviction.offload);
-        if let Some((offload, copy, fetch)) = transfers {
+        if runs.runs[reader as usize].op == eviction.op {
+            let freed = self.earlier(reader, at)?;
+            self.runs.relocate(reader, at);
+            return Some(freed);
+        }
+        let mut again = vec![eviction.op];
+        let transfers = net.transfers(value).filter(|_| net.moves(eviction.op));
+        if let Some((offload, copy, _)) = transfers {
             if runs.made_before(copy, place).is_none() {
                 let last = runs.last_read(value, runs.key(made), at);
                 runs.insert(offload, runs.key(last.unwrap_or(made)) + 1);
             }
-            runs.insert(fetch, runs.key(reader));
-            return Some(of.bytes[0]);
-        }
-        let maker = &net.ops[of.makers[0] as usize];
-        if maker.once && !runs.unread(made, place) {
+        } else if net.ops[eviction.op as usize].once && !runs.unread(made, place) {
             return None;
+        } else {
+            self.closure(value, (at, place), f64::INFINITY)?;
+            again.clone_from(&self.closure);
+            again.sort_unstable_by_key(|&op| (!net.moves(op), op));
         }
-        self.closure(of.makers[0], (at, place), f64::INFINITY, of.bytes[0])?;
-        let mut again = self.closure.clone();
-        again.sort_unstable_by_key(|&op| (!net.moves(op), op));
         for op in again {
             self.runs.insert(op, self.runs.key(reader));
         }
-        if self.runs.removable(made) && self.runs.unread(made, END) {
+        if self.runs.unread(made, END) {
             self.runs.remove(made);
         }
-        Some(of.bytes[0])
+        Some(bytes)
     }
 }

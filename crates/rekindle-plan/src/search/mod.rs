@@ -6,14 +6,14 @@
 //!
 //! 1. **Fit** ([`fit`]): from the recorded order, and from a few programs over stages (without these, plans of deep chains in a
 //!    third of their peak are twice as slow), evict at the highest moment until the budget is met. An evicted value is made
-//!    again directly before its next read, with the closure of what that needs, or comes back from the host. All evictions are
-//!    weighed, and the best of them take away a part of what is above the budget at this moment before they are weighed anew. A
-//!    start is left whose program takes much longer than those before it.
+//!    again directly before its next read, with the closure of what that needs, or comes back from the host, or that read moves
+//!    before the moment. All evictions are weighed, and the best of them take away a part of what is above the budget at this
+//!    moment before they are weighed anew. A start is left whose program takes much longer than those before it.
 //! 2. **Prune**: leave out each run that the budget allows to leave out.
 //! 3. **Anneal**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
-//!    out some runs near each other, and may move some to where their inputs and readers allow, fits the program again, blind
-//!    to evictions by chance, and prunes what it touched. A slower program is kept with a probability that falls. As long as
-//!    there are bytes above the budget, rounds lower these first.
+//!    out some runs near each other, may move some to where their inputs and readers allow, or back to where they were recorded,
+//!    fits the program again, blind to evictions by chance, and prunes what it touched. A slower program is kept with a
+//!    probability that falls. As long as there are bytes above the budget, rounds lower these first.
 //!
 //! The program with the smallest peak is found in the same way, in steps down from the peak of a program over stages.
 //!
@@ -82,7 +82,7 @@ pub(crate) fn search(
         return Ok(plan);
     }
     let start = net.order(&start_of_smallest()?);
-    net.even();
+    net.ops.iter_mut().for_each(|op| op.seconds = 1.0);
     let usual = usual.max(START_WORK.min(STEPS_OF_ONE * net.ranks as u64));
     let leanest = Search::new(&net, room, usual).smallest(start);
     let plan = net.plan(&leanest)?;
@@ -175,10 +175,9 @@ impl Search<'_> {
     /// Changes some runs, fits the program again, and prunes what that inserted unless more bytes are above the room than
     /// these. Returns those that are.
     fn round(&mut self, most: f64) -> f64 {
-        if self.random.random_bool(0.4) {
-            for _ in 0..=self.random.random_range(0..3) {
-                self.shift();
-            }
+        // Often none.
+        for _ in 0..self.random.random_range(-3..=5) {
+            self.shift();
         }
         self.ruin();
         self.runs.settle();
@@ -213,7 +212,7 @@ impl Search<'_> {
     fn anneal(&mut self, work: u64, first: bool) -> Option<Vec<u32>> {
         let plain = self.net.seconds(&self.net.recorded());
         let mut best = (f64::INFINITY, None);
-        let (begin, end) = (self.runs.work, self.runs.work + work);
+        let end = self.runs.work + work;
         self.fit(usize::MAX, work);
         self.runs.changes.clear();
         let mut over = self.runs.overflow(self.room);
@@ -226,10 +225,8 @@ impl Search<'_> {
             if done || self.runs.work >= end {
                 return best.1;
             }
-            let left = (end - self.runs.work) as f64 / (end - begin) as f64;
-            let again = self.runs.count().saturating_sub(self.net.ranks);
-            let added = (before - plain).max(1e-12 * plain) / (1 + again / 2) as f64;
-            let heat = 0.6 * left.powi(2) * added + 1e-15 * plain;
+            let left = (end - self.runs.work) as f64 / work as f64;
+            let heat = (0.3 * left.powi(2) / self.net.ranks as f64 + 1e-15) * plain;
             let most = over * (1.0 + 0.1 * self.random.random::<f64>().powi(4));
             let now = self.round(most);
             let worse = self.runs.seconds - before;
@@ -261,48 +258,49 @@ impl Search<'_> {
         }
     }
 
-    /// Moves a run to another place between its inputs and its readers.
+    /// Lets some operations from a place on run where they were recorded.
+    fn restore(&mut self, first: usize) {
+        let end = first + self.random.random_range(1..13);
+        for op in first..end.min(self.net.ranks) {
+            let recorded = key(op as u32, self.runs.buckets[op].len() as u32);
+            let mut inputs = self.net.ops[op].inputs.iter();
+            if let Some(&run) = self.runs.of[op].first()
+                && self.runs.key(run) >= recorded
+                && inputs.all(|&value| self.runs.made_before(value, recorded).is_some())
+            {
+                self.runs.relocate(run, recorded);
+            }
+        }
+    }
+
+    /// Moves a run near a place to another between its inputs and its readers, or lets some operations run where they were
+    /// recorded.
     fn shift(&mut self) {
         let last = self.net.ranks - 1;
-        let mut at = self.random.random_range(0..=last);
-        if self.random.random_bool(0.6) {
-            let width = 1 << self.random.random_range(0..last.max(2).ilog2());
-            let near = self.spot + self.random.random_range(0..=2 * width);
-            at = near.saturating_sub(width).min(last);
+        let width = 1 << self.random.random_range(0..last.max(2).ilog2());
+        let near = self.spot + self.random.random_range(0..=2 * width);
+        let near = match self.random.random_bool(0.6) {
+            true => near.saturating_sub(width).min(last),
+            false => self.random.random_range(0..=last),
+        };
+        if self.random.random_bool(0.3) {
+            return self.restore(near);
         }
-        let Some(&run) = self.runs.buckets[at].choose(&mut self.random) else {
+        let run = self.runs.buckets[near].choose(&mut self.random);
+        let Some(&run) = run.filter(|&&run| !self.runs.op(run).fixed) else {
             return;
         };
-        let (op, from) = (self.runs.runs[run as usize].op, self.runs.key(run));
-        let of = self.runs.op(run);
-        if of.fixed {
-            return;
-        }
-        let inputs = of.inputs.iter();
-        let made = inputs.filter_map(|&value| self.runs.made_before(value, from));
-        let made = made.chain(self.runs.before(op, from));
-        let low = made.map(|run| self.runs.key(run) + 1).max().unwrap_or(0);
-        let outputs = of.outputs.iter();
-        let reads = outputs.map(|&value| self.runs.next_read(value, from));
+        let (of, from) = (self.runs.op(run), self.runs.key(run));
+        let low = self.runs.earliest(run);
+        let reads = of.outputs.iter();
+        let reads = reads.map(|&value| self.runs.next_read(value, from));
         let fixed = of.before.into_iter().chain([last as u32]);
         let fixed = fixed.map(|op| self.runs.next_run(op, from));
         let high = reads.chain(fixed).min().unwrap_or(low);
-        let target = self.random.random_range(bucket(low)..=bucket(high));
-        let place = self
-            .random
-            .random_range(0..=self.runs.buckets[target].len());
-        let to = key(target as u32, place as u32).clamp(low, high);
-        // What may not run twice must be free to leave its place.
-        let free =
-            !of.once || self.runs.before(op, from).is_none() && self.runs.unread(run, to.max(from));
-        if to == from || to == from + 1 || !free {
-            return;
-        }
-        self.runs.insert(op, to);
-        if self.runs.removable(run) {
-            self.runs.remove(run);
-        }
-        self.spot = target;
+        self.spot = self.random.random_range(bucket(low)..=bucket(high));
+        let most = self.runs.buckets[self.spot].len() as u32;
+        let to = key(self.spot as u32, self.random.random_range(0..=most));
+        self.runs.relocate(run, to.clamp(low, high));
     }
 
     /// Leaves out runs, in a random order, where no more bytes are above the room without them.

@@ -9,9 +9,6 @@ use smallvec::SmallVec;
 use crate::bytes::Bytes;
 use crate::graph::{Graph, GraphError, GraphPlan, Link, Operation, OperationId, Program, TensorId};
 
-/// What each operation takes where the smallest peak is searched.
-const EVEN: f64 = 1e-6;
-
 /// Numbers of values or operations, most often one or two.
 type Few = SmallVec<[u32; 2]>;
 
@@ -183,13 +180,6 @@ impl<'a> Net<'a> {
     /// Whether an operation moves a tensor.
     pub(super) fn moves(&self, op: u32) -> bool {
         op as usize >= self.ranks
-    }
-
-    /// Lets every operation take the same time.
-    pub(super) fn even(&mut self) {
-        for op in &mut self.ops {
-            op.seconds = EVEN;
-        }
     }
 
     /// The operations of a program without transfers, and the last one.

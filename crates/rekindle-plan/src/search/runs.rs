@@ -6,6 +6,7 @@
 //! buckets those of the whole. A run is inserted or removed in O(degree log n + length of the bucket).
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
@@ -89,7 +90,7 @@ pub(super) struct Runs<'a> {
     pub(super) buckets: Vec<Vec<u32>>,
     tree: Vec<Node>,
     /// Buckets whose moments have changed.
-    dirty: Vec<usize>,
+    dirty: BTreeSet<usize>,
     /// No run before the first bucket has made the value, and none beyond the second has read it, by value.
     pub(super) within: Vec<(u32, u32)>,
     pub(super) seconds: f64,
@@ -109,7 +110,7 @@ impl<'a> Runs<'a> {
             of: vec![SmallVec::new(); net.ops.len()],
             buckets: vec![Vec::new(); net.ranks],
             tree: vec![Node::NONE; 2 * net.ranks.next_power_of_two()],
-            dirty: Vec::new(),
+            dirty: BTreeSet::new(),
             within: vec![(u32::MAX, 0); net.values.len()],
             seconds: 0.0,
             changes: Vec::new(),
@@ -129,10 +130,6 @@ impl<'a> Runs<'a> {
         for (&op, bucket) in order.iter().zip(buckets) {
             all.insert(op, key(bucket, all.buckets[bucket as usize].len() as u32));
             all.changes.clear();
-            // Programs over stages may have a million runs.
-            if all.dirty.len() > net.ranks {
-                all.settle();
-            }
         }
         all.settle();
         all.work = 0;
@@ -143,11 +140,6 @@ impl<'a> Runs<'a> {
     pub(super) fn order(&self) -> Vec<u32> {
         let runs = self.buckets.iter().flatten();
         runs.map(|&run| self.runs[run as usize].op).collect()
-    }
-
-    /// The number of runs.
-    pub(super) fn count(&self) -> usize {
-        self.runs.len() - self.unused.len()
     }
 
     /// The operation of a run.
@@ -188,9 +180,7 @@ impl<'a> Runs<'a> {
 
     /// Brings the tree up to date, after changes and before it is asked.
     pub(super) fn settle(&mut self) {
-        self.dirty.sort_unstable_by_key(|&bucket| Reverse(bucket));
-        self.dirty.dedup();
-        while let Some(bucket) = self.dirty.pop() {
+        while let Some(bucket) = self.dirty.pop_first() {
             let runs = &self.buckets[bucket];
             let nodes = runs.iter().map(|&run| self.runs[run as usize].node);
             let mut node = self.tree.len() / 2 + bucket;
@@ -275,6 +265,26 @@ impl<'a> Runs<'a> {
         end.map_or(made, |(_, end)| *end)
     }
 
+    /// The first place where a run can be: after the same operation before, and what makes its inputs.
+    pub(super) fn earliest(&mut self, run: u32) -> Key {
+        let (from, inputs) = (self.key(run), self.op(run).inputs.iter());
+        self.work += inputs.len() as u64;
+        let made = inputs.filter_map(|&value| self.made_before(value, from));
+        let made = made.chain(self.before(self.runs[run as usize].op, from));
+        made.map(|run| self.key(run) + 1).max().unwrap_or(0)
+    }
+
+    /// The bytes that are held before a run and no longer after it.
+    pub(super) fn freed(&self, run: u32) -> i64 {
+        -self.runs[run as usize].node.change[0]
+    }
+
+    /// The run that made a value, if this is held at a place and beyond.
+    pub(super) fn holds(&self, value: u32, place: Key) -> Option<u32> {
+        let made = self.made_before(value, place);
+        made.filter(|&made| self.key(self.end(value, made)) > place)
+    }
+
     /// Finds the run after which the value that a run makes is freed.
     fn free(&mut self, value: u32, made: u32) {
         let key = self.key(made);
@@ -294,7 +304,7 @@ impl<'a> Runs<'a> {
             if reuses {
                 top[0] -= sign * device;
             }
-            self.dirty.push(bucket(self.key(end)));
+            self.dirty.insert(bucket(self.key(end)));
         }
         let ends = self.runs[made as usize].ends.iter_mut();
         ends.filter(|one| one.0 == value)
@@ -332,6 +342,12 @@ impl<'a> Runs<'a> {
         }
     }
 
+    /// Moves a run to another place, before which nothing reads what it makes.
+    pub(super) fn relocate(&mut self, run: u32, place: Key) {
+        self.insert(self.runs[run as usize].op, place);
+        self.remove(run);
+    }
+
     /// Removes a run.
     pub(super) fn remove(&mut self, run: u32) {
         for &value in &self.op(run).outputs {
@@ -365,7 +381,7 @@ impl<'a> Runs<'a> {
         for (place, run) in (place..).zip(&list[first as usize..]) {
             self.keys[*run as usize] = place;
         }
-        self.dirty.push(bucket(place));
+        self.dirty.insert(bucket(place));
         // What may end otherwise with the run than without it.
         for &value in of.outputs.iter().chain(&of.inputs) {
             if let Some(made) = self.made_before(value, place) {
