@@ -14,6 +14,7 @@ use std::{
 
 use cubecl_environment::{
     config::logger::LogCrateLevel,
+    environment::file_name,
     persistence::{Access, Database},
     records::RecordLevel,
     sync::Mutex,
@@ -37,10 +38,7 @@ static KEPT: OnceLock<PathBuf> = OnceLock::new();
 /// process; later calls have no effect. A place named in `cubecl.toml`, `burn.toml` or the environment takes
 /// precedence.
 pub fn keep_kernels_in(folder: PathBuf) {
-    if KEPT.get().is_none() {
-        rebuild_shared(&folder.join(DATABASE).with_extension("db"));
-        let _ = KEPT.set(folder);
-    }
+    let _ = KEPT.set(folder);
 }
 
 /// Rebuilds what processes share beside a database, if it is missing or stale; errors show when the database is used.
@@ -96,11 +94,16 @@ const AUTOTUNE_LEVEL: AutotuneLevel = AutotuneLevel::Full;
 pub(crate) fn set_up() -> &'static CubeClRuntimeConfig {
     static IN_EFFECT: OnceLock<Arc<CubeClRuntimeConfig>> = OnceLock::new();
     IN_EFFECT.get_or_init(|| {
-        CubeClRuntimeConfig::try_set(with_defaults(
+        let config = with_defaults(
             CubeClRuntimeConfig::from_current_dir().override_from_env(),
             &Written::from_current_dir().override_from_env(),
             KEPT.get().cloned().map(CacheConfig::Directory),
-        ));
+        );
+        if config.compilation.cache || !config.autotune.disable_cache {
+            let database = file_name(&config.environment.name);
+            rebuild_shared(&config.environment.path.root().join(database));
+        }
+        CubeClRuntimeConfig::try_set(config);
         CubeClRuntimeConfig::get()
     })
 }
