@@ -144,6 +144,8 @@ fn the_largest_sizes() {
     for (name, question, varies) in [("batch", batch, samples), ("depth", depth, sizes)] {
         let text = text(folder.path(), &[&max[..], &question].concat());
         assert_fits_80_columns(&text);
+        // The search ends after some time: a busy machine says so.
+        let text = text.replace("The search took too long: larger ones may fit.\n\n", "");
         insta::assert_snapshot!(format!("the_largest_{name}"), masked(&text, varies));
     }
 }
