@@ -201,7 +201,7 @@ impl<'a> Search<'a> {
 
     /// Finds what must run directly before a place so that a value is made there, without what is read for it being held at an
     /// earlier moment. Returns its seconds, and the bytes that stay at that moment after all; `None` if it cannot run, or takes
-    /// longer.
+    /// more than `most` seconds.
     fn closure(&mut self, value: u32, (at, place): (Key, Key), most: f64) -> Option<(f64, i64)> {
         let of = &self.net.values[value as usize];
         let (op, evicted) = (of.makers[0], of.bytes[0]);
@@ -267,11 +267,11 @@ impl<'a> Search<'a> {
     /// freed. Whether there was one.
     fn evict_best(&mut self) -> bool {
         let high = self.highest();
-        let (mut evictions, mut least) = (Vec::new(), 0.0);
+        let (mut evictions, mut score) = (Vec::new(), 0.0);
         for value in 0..self.net.values.len() as u32 {
             let (first, last) = self.runs.within[value as usize];
             if (first..=last).contains(&(self.spot as u32)) {
-                self.evictions_of(value, high, &mut least, &mut evictions);
+                self.evictions_of(value, high, &mut score, &mut evictions);
             }
         }
         evictions.sort_by(|one, other| other.score.total_cmp(&one.score));
