@@ -182,8 +182,8 @@ impl<'a> Search<'a> {
     /// The bytes that a run frees, if they are enough and it can run at an earlier place: this takes no time, but many small ones,
     /// or the first of a fit from a start, spoil the order for others. So only rounds do it, which are blind by chance.
     fn earlier(&mut self, run: u32, place: Key) -> Option<i64> {
-        let (freed, of) = (self.runs.freed(run), self.runs.op(run));
-        let may = self.blinks > 0.0 && !of.fixed && freed >= self.enough();
+        let freed = -self.runs.runs[run as usize].node.change[0];
+        let may = self.blinks > 0.0 && !self.runs.op(run).fixed && freed >= self.enough();
         (may && self.runs.earliest(run) <= place).then_some(freed)
     }
 

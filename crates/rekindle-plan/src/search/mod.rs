@@ -13,7 +13,9 @@
 //! 3. **Anneal**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
 //!    out some runs near each other, may move some to where their inputs and readers allow, or back to where they were recorded,
 //!    fits the program again, blind to evictions by chance, and prunes what it touched. A slower program is kept with a
-//!    probability that falls. As long as there are bytes above the budget, rounds lower these first.
+//!    probability that falls. As long as there are bytes above the budget, rounds lower these first. Where effort gives more
+//!    work than one turn takes, each further one fits the recorded order, blind to evictions by chance (Feo & Resende 1995,
+//!    J. Global Optimization 6), and anneals that.
 //!
 //! The program with the smallest peak is found in the same way, in steps down from the peak of a program over stages.
 //!
@@ -41,7 +43,7 @@ use fit::Search;
 use net::Net;
 use runs::{Room, Runs, bucket, key};
 
-/// The work of a search for each operation, and at most: about a quarter of a second.
+/// The work of a turn for each operation, and of a search at most: about a quarter of a second.
 const WORK_OF_ONE: u64 = 150_000;
 const MOST_WORK: u64 = 14_000_000;
 /// At least so much for each operation where the smallest peak is searched, as far as one start may do it.
@@ -77,8 +79,24 @@ pub(crate) fn search(
     };
     let usual = MOST_WORK.min(WORK_OF_ONE * net.ranks as u64);
     let work = usual * u64::from(request.effort.max(1));
-    let starts = starts.iter().map(|start| net.order(start));
-    if let Some(plan) = within(&net, room, request, work, starts)? {
+    let within = |net: &Net<'_>, starts: &[Vec<u32>]| {
+        let mut room = room;
+        // A view that runs again, or an update that waits for one, may take more than the search has counted.
+        for _ in 0..3 {
+            let Some(order) = Search::new(net, room, work).within(starts) else {
+                break;
+            };
+            let plan = net.plan(&order)?;
+            let over = plan.simulated.peak - request.most_bytes();
+            if over.is_zero() {
+                return Ok(Some(plan));
+            }
+            room.device -= over.signed();
+        }
+        Ok::<_, PlanError>(None)
+    };
+    let starts: Vec<_> = starts.iter().map(|start| net.order(start)).collect();
+    if let Some(plan) = within(&net, &starts)? {
         return Ok(plan);
     }
     let start = net.order(&start_of_smallest()?);
@@ -90,55 +108,45 @@ pub(crate) fn search(
         return Ok(plan);
     }
     let net = Net::new(graph, link)?;
-    Ok(within(&net, room, request, work, [leanest].into_iter())?.unwrap_or(plan))
-}
-
-/// The plan of the fastest program that is found within a room, from some starts.
-fn within(
-    net: &Net<'_>,
-    mut room: Room,
-    request: &Request,
-    work: u64,
-    starts: impl Iterator<Item = Vec<u32>> + Clone,
-) -> Result<Option<GraphPlan>, PlanError> {
-    // A view that runs again, or an update that waits for one, may take more than the search has counted.
-    for _ in 0..3 {
-        let Some(order) = Search::new(net, room, work).within(starts.clone()) else {
-            break;
-        };
-        let plan = net.plan(&order)?;
-        let over = plan.simulated.peak - request.most_bytes();
-        if over.is_zero() {
-            return Ok(Some(plan));
-        }
-        room.device -= over.signed();
-    }
-    Ok(None)
+    Ok(within(&net, &[leanest])?.unwrap_or(plan))
 }
 
 impl Search<'_> {
     /// The order of the fastest program that is found, starting from some.
-    fn within(&mut self, starts: impl Iterator<Item = Vec<u32>>) -> Option<Vec<u32>> {
+    fn within(&mut self, starts: &[Vec<u32>]) -> Option<Vec<u32>> {
         if self.floor() > self.room.device {
             return None;
         }
-        let mut best = self.net.recorded();
+        let (net, work) = (self.net, self.work);
+        let mut best = net.recorded();
         for start in starts {
-            if self.net.seconds(&start) > self.most_seconds {
-                continue;
-            }
-            self.start(&start);
-            if self.fit(usize::MAX, START_WORK) {
-                self.prune(self.runs.extra(), 0.0);
-                let longer = SLOWER * self.runs.seconds;
-                if longer < self.most_seconds {
-                    (self.most_seconds, best) = (longer, self.runs.order());
-                }
+            let quick = net.seconds(start) <= self.most_seconds && self.fitted(start);
+            if quick && SLOWER * self.runs.seconds < self.most_seconds {
+                (self.most_seconds, best) = (SLOWER * self.runs.seconds, self.runs.order());
             }
         }
         self.most_seconds = f64::INFINITY;
-        self.start(&best);
-        self.anneal(self.work, false)
+        let turns = (work / (WORK_OF_ONE * net.ranks as u64)).max(1);
+        let found = (0..turns).filter_map(|turn| {
+            if turn == 0 || !self.fitted(&net.recorded()) {
+                self.start(&best);
+            }
+            let found = self.anneal(work / turns, false);
+            self.blinks = MOST_BLINKS * self.random.random::<f64>();
+            found
+        });
+        found.min_by(|one, other| net.seconds(one).total_cmp(&net.seconds(other)))
+    }
+
+    /// Fits and prunes the program of a list of operations. Whether that succeeds.
+    fn fitted(&mut self, start: &[u32]) -> bool {
+        self.start(start);
+        let fits = self.fit(usize::MAX, START_WORK);
+        self.blinks = 0.0;
+        if fits {
+            self.prune(self.runs.extra(), 0.0);
+        }
+        fits
     }
 
     /// The order of the program that is found with the smallest peak, from another one.

@@ -36,7 +36,7 @@ pub(super) struct Run {
     pub(super) op: u32,
     /// The values that it makes, and the run after which each is freed.
     ends: SmallVec<[(u32, u32); 2]>,
-    node: Node,
+    pub(super) node: Node,
 }
 
 /// A run, a bucket, or a range of them: the change of held bytes, and the highest moment above what was held before, on the
@@ -272,11 +272,6 @@ impl<'a> Runs<'a> {
         let made = inputs.filter_map(|&value| self.made_before(value, from));
         let made = made.chain(self.before(self.runs[run as usize].op, from));
         made.map(|run| self.key(run) + 1).max().unwrap_or(0)
-    }
-
-    /// The bytes that are held before a run and no longer after it.
-    pub(super) fn freed(&self, run: u32) -> i64 {
-        -self.runs[run as usize].node.change[0]
     }
 
     /// The run that made a value, if this is held at a place and beyond.
