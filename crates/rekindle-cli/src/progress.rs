@@ -55,7 +55,7 @@ impl Progress {
     }
 
     fn note_plan(&self, planned: &Planned) {
-        self.line(&summary::plan_line(planned));
+        self.line(&summary::plan_line(&planned.summary, planned.parts));
         for note in summary::notes(&planned.summary) {
             self.line(&note);
         }

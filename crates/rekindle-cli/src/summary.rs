@@ -9,7 +9,6 @@ use rekindle::{
 use rekindle_plan::{Bytes, Seconds, Stage};
 use rekindle_train::{
     record::{EvalRecord, PoolRecord, Resident, RunRecord, Slowdown},
-    session::Planned,
     settings::LossScale,
 };
 
@@ -49,13 +48,16 @@ pub fn stages(stages: &[Stage]) -> Table {
     table
 }
 
-/// One line on the plan, before the first step.
-pub fn plan_line(planned: &Planned) -> String {
-    let plan = &planned.summary;
+/// One line on the plan of a step in so many parts of its batch.
+pub fn plan_line(plan: &PlanSummary, parts: usize) -> String {
     let shape = match &plan.segments {
         Some(segments) if segments.len() > 1 => {
-            let stages = several(planned.staged.chain.stages.len(), "stage");
-            format!("{} segments of {stages}", segments.len())
+            let stages = segments[segments.len() - 1].1.0 + 1;
+            format!(
+                "{} segments of {}",
+                segments.len(),
+                several(stages, "stage")
+            )
         }
         Some(_) => "nothing is recomputed".into(),
         None => format!(
@@ -65,7 +67,7 @@ pub fn plan_line(planned: &Planned) -> String {
         ),
     };
     let budget = plan.budget.map(|budget| format!(", budget {budget}"));
-    let parts = (planned.parts > 1).then(|| format!(" in {} parts of a batch", planned.parts));
+    let parts = (parts > 1).then(|| format!(" in {parts} parts of a batch"));
     let exchange = plan.exchange;
     let exchange = exchange.map(|one| format!(", of it exchange {}", one.taken.added()));
     format!(

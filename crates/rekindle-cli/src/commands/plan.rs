@@ -156,7 +156,7 @@ fn show(
     if args.answer.json {
         return output::json(&file);
     }
-    let mut lines = vec![summary::plan_line(plan)];
+    let mut lines = vec![summary::plan_line(&plan.summary, plan.parts)];
     if let Some(exchange) = &plan.summary.exchange {
         let (ring, added) = (&exchange.ring, exchange.taken.added());
         lines.push(format!(

@@ -23,7 +23,8 @@ use crate::{
     failure::{Failure, Outcome},
     input, output,
     progress::planning,
-    table::{several, thousands},
+    summary::plan_line,
+    terminal,
 };
 
 /// Format tag of [`Program`].
@@ -44,11 +45,10 @@ pub struct Program {
 
 impl Program {
     fn write(graph: &Graph, plan: &GraphPlan, budget: Option<Bytes>, feasible: bool) -> Outcome {
-        let summary = PlanSummary::of_graph(graph, plan, budget).map_err(Failure::other)?;
         output::json_line(&Self {
             format: PROGRAM_FORMAT.into(),
             feasible,
-            plan: summary,
+            plan: summary(graph, plan, budget)?,
             program: plan.program.operations().to_vec(),
         })
     }
@@ -84,15 +84,23 @@ pub fn plain_peak(path: &Path, graph: &Graph) -> Result<Bytes, Failure> {
     Ok(plain.simulated.peak)
 }
 
+fn summary(graph: &Graph, plan: &GraphPlan, budget: Option<Bytes>) -> Result<PlanSummary, Failure> {
+    PlanSummary::of_graph(graph, plan, budget).map_err(Failure::other)
+}
+
 fn no_graph(path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::usage(format!("{}: no graph of a step: {error}", path.display()))
+        .help("what `rekindle profile CONFIG -o FILE` writes has one, as `profile.step.graph`")
 }
 
 /// Plans for the graph in a file.
 pub fn of_graph(path: &Path, graph: &Graph, request: &Request, json: bool) -> Outcome {
     match planning(|| plan_graph(graph, request)) {
         Ok(plan) if json => Program::write(graph, &plan, request.budget, true),
-        Ok(plan) => output::text(&described(&plan, graph)),
+        Ok(plan) => {
+            let line = plan_line(&summary(graph, &plan, request.budget)?, 1);
+            output::text(&format!("{}\n", terminal::wrapped(&line, "  ")))
+        }
         Err(PlanError::Infeasible {
             planner,
             budget,
@@ -115,17 +123,6 @@ pub fn of_graph(path: &Path, graph: &Graph, request: &Request, json: bool) -> Ou
         Err(PlanError::Graph(error)) => Err(no_graph(path, error)),
         Err(error) => Err(Failure::usage(error)),
     }
-}
-
-fn described(plan: &GraphPlan, graph: &Graph) -> String {
-    let (planner, simulated) = (plan.planner, &plan.simulated);
-    format!(
-        "plan `{planner}`: {} of {} recomputed; predicted peak {}, step {}\n",
-        thousands(simulated.repeated as u64),
-        several(graph.operations.len(), "operation"),
-        simulated.peak,
-        simulated.time,
-    )
 }
 
 /// Plans in another process of this program; `None` if it gives no answer, for any reason. It is awaited even if this
