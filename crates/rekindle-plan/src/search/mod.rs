@@ -79,11 +79,11 @@ pub(crate) fn search(
     };
     let usual = MOST_WORK.min(WORK_OF_ONE * net.ranks as u64);
     let work = usual * u64::from(request.effort.max(1));
-    let within = |net: &Net<'_>, starts: &[Vec<u32>]| {
+    let within = |net: &Net<'_>, start: &dyn Fn(usize) -> Option<Vec<u32>>| {
         let mut room = room;
         // A view that runs again, or an update that waits for one, may take more than the search has counted.
         for _ in 0..3 {
-            let Some(order) = Search::new(net, room, work).within(starts) else {
+            let Some(order) = Search::new(net, room, work).within(start) else {
                 break;
             };
             let plan = net.plan(&order)?;
@@ -95,8 +95,8 @@ pub(crate) fn search(
         }
         Ok::<_, PlanError>(None)
     };
-    let starts: Vec<_> = starts.iter().map(|start| net.order(start)).collect();
-    if let Some(plan) = within(&net, &starts)? {
+    let start = |number: usize| Some(net.order(starts.get(number)?));
+    if let Some(plan) = within(&net, &start)? {
         return Ok(plan);
     }
     let start = net.order(&start_of_smallest()?);
@@ -108,19 +108,19 @@ pub(crate) fn search(
         return Ok(plan);
     }
     let net = Net::new(graph, link)?;
-    Ok(within(&net, &[leanest])?.unwrap_or(plan))
+    Ok(within(&net, &|number| (number == 0).then(|| leanest.clone()))?.unwrap_or(plan))
 }
 
 impl Search<'_> {
-    /// The order of the fastest program that is found, starting from some.
-    fn within(&mut self, starts: &[Vec<u32>]) -> Option<Vec<u32>> {
+    /// The order of the fastest program that is found, from starts that are asked for until there is none.
+    fn within(&mut self, start: &dyn Fn(usize) -> Option<Vec<u32>>) -> Option<Vec<u32>> {
         if self.floor() > self.room.device {
             return None;
         }
         let (net, work) = (self.net, self.work);
         let mut best = net.recorded();
-        for start in starts {
-            let quick = net.seconds(start) <= self.most_seconds && self.fitted(start);
+        for start in (0..).map_while(start) {
+            let quick = net.seconds(&start) <= self.most_seconds && self.fitted(&start);
             if quick && SLOWER * self.runs.seconds < self.most_seconds {
                 (self.most_seconds, best) = (SLOWER * self.runs.seconds, self.runs.order());
             }
