@@ -5,7 +5,7 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::net::{Net, Op};
+use super::net::{Net, Op, Value};
 use super::runs::{END, Key, Room, Runs, bucket};
 
 /// Of what is above the budget, one of so many parts is taken away by the best evictions before all are weighed anew.
@@ -182,7 +182,7 @@ impl<'a> Search<'a> {
     /// The bytes that a run frees, if they are enough and it can run at an earlier place: this takes no time, but many small ones,
     /// or the first of a fit from a start, spoil the order for others. So only rounds do it, which are blind by chance.
     fn earlier(&mut self, run: u32, place: Key) -> Option<i64> {
-        let freed = -self.runs.runs[run as usize].node.change[0];
+        let freed = -self.runs.nodes[run as usize].change[0];
         let may = self.blinks > 0.0 && !self.runs.op(run).fixed && freed >= self.enough();
         (may && self.runs.earliest(run) <= place).then_some(freed)
     }
@@ -203,13 +203,12 @@ impl<'a> Search<'a> {
     /// earlier moment. Returns its seconds, and the bytes that stay at that moment after all; `None` if it cannot run, or takes
     /// more than `most` seconds.
     fn closure(&mut self, value: u32, (at, place): (Key, Key), most: f64) -> Option<(f64, i64)> {
-        let of = &self.net.values[value as usize];
-        let (op, evicted) = (of.makers[0], of.bytes[0]);
+        let Value { makers, bytes, .. } = &self.net.values[value as usize];
         for op in self.closure.drain(..) {
             self.marked[op as usize] = false;
         }
-        self.closure.push(op);
-        self.marked[op as usize] = true;
+        self.closure.push(makers[0]);
+        self.marked[makers[0] as usize] = true;
         let (mut all, mut held, mut next) = (0.0, 0_i64, 0);
         while let Some(&op) = self.closure.get(next) {
             next += 1;
@@ -236,7 +235,7 @@ impl<'a> Search<'a> {
                 let can = !makes.once && self.may_run(source, place);
                 let costly = of.bytes[0] as f64 * longer > self.rate * makes.seconds;
                 // What is small may stay across the moment.
-                let large = of.bytes[0] > evicted / 3;
+                let large = of.bytes[0] > bytes[0] / 3;
                 let again = made.is_none() || costly || (crosses && large);
                 if again && can {
                     self.closure.push(source);

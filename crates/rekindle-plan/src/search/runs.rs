@@ -36,7 +36,6 @@ pub(super) struct Run {
     pub(super) op: u32,
     /// The values that it makes, and the run after which each is freed.
     ends: SmallVec<[(u32, u32); 2]>,
-    pub(super) node: Node,
 }
 
 /// A run, a bucket, or a range of them: the change of held bytes, and the highest moment above what was held before, on the
@@ -82,6 +81,7 @@ pub(super) struct Change {
 pub(super) struct Runs<'a> {
     pub(super) net: &'a Net<'a>,
     pub(super) runs: Vec<Run>,
+    pub(super) nodes: Vec<Node>,
     /// Where each run is.
     keys: Vec<Key>,
     unused: Vec<u32>,
@@ -105,6 +105,7 @@ impl<'a> Runs<'a> {
         let mut all = Runs {
             net,
             runs: Vec::with_capacity(order.len()),
+            nodes: Vec::with_capacity(order.len()),
             keys: Vec::with_capacity(order.len()),
             unused: Vec::new(),
             of: vec![SmallVec::new(); net.ops.len()],
@@ -173,7 +174,7 @@ impl<'a> Runs<'a> {
     /// The run of a bucket that is its highest moment.
     pub(super) fn highest(&self, bucket: usize) -> u32 {
         let runs = self.buckets[bucket].iter().copied();
-        let tops = tops(runs.clone().map(|run| &self.runs[run as usize].node));
+        let tops = tops(runs.clone().map(|run| &self.nodes[run as usize]));
         let highest = tops.zip(runs).min_by_key(|&(top, _)| Reverse(top));
         highest.map_or(0, |(_, run)| run)
     }
@@ -182,7 +183,7 @@ impl<'a> Runs<'a> {
     pub(super) fn settle(&mut self) {
         while let Some(bucket) = self.dirty.pop_first() {
             let runs = &self.buckets[bucket];
-            let nodes = runs.iter().map(|&run| self.runs[run as usize].node);
+            let nodes = runs.iter().map(|&run| self.nodes[run as usize]);
             let mut node = self.tree.len() / 2 + bucket;
             self.tree[node] = nodes.fold(Node::NONE, Node::then);
             self.work += 1 + runs.len() as u64 / 8;
@@ -293,7 +294,7 @@ impl<'a> Runs<'a> {
         let [device, host] = self.net.values[value as usize].bytes;
         for (end, sign) in [(self.end(value, made), -1), (end, 1)] {
             let reuses = self.op(end).reuses == Some(value);
-            let Node { change, top } = &mut self.runs[end as usize].node;
+            let Node { change, top } = &mut self.nodes[end as usize];
             change[0] -= sign * device;
             change[1] -= sign * host;
             if reuses {
@@ -310,19 +311,19 @@ impl<'a> Runs<'a> {
     pub(super) fn insert(&mut self, op: u32, place: Key) {
         let run = self.unused.pop().unwrap_or(self.runs.len() as u32);
         let of = &self.net.ops[op as usize];
-        let new = Run {
-            op,
-            ends: of.outputs.iter().map(|&value| (value, run)).collect(),
-            node: Node {
-                change: [0; 2],
-                top: of.top,
-            },
+        let ends = of.outputs.iter().map(|&value| (value, run)).collect();
+        let new = Run { op, ends };
+        let node = Node {
+            change: [0; 2],
+            top: of.top,
         };
         if run as usize == self.runs.len() {
             self.runs.push(new);
+            self.nodes.push(node);
             self.keys.push(place);
         } else {
             self.runs[run as usize] = new;
+            self.nodes[run as usize] = node;
         }
         self.change(run, place, true);
         let bucket = bucket(place) as u32;
