@@ -160,8 +160,9 @@ fn any_seed() -> impl Strategy<Value = u64> {
 }
 
 /// What is added to the time, as a share of it.
-fn added(graph: &Graph, budget: Bytes, recorded: &Simulated) -> f64 {
-    let plan = plan_graph(graph, &Request::within(budget)).unwrap();
+fn added(graph: &Graph, (budget, effort): (Bytes, u32), recorded: &Simulated) -> f64 {
+    let request = Request::within(budget);
+    let plan = plan_graph(graph, &Request { effort, ..request }).unwrap();
     assert!(plan.simulated.peak <= budget);
     plan.simulated.time.0 / recorded.time.0 - 1.0
 }
@@ -171,13 +172,13 @@ fn added(graph: &Graph, budget: Bytes, recorded: &Simulated) -> f64 {
 fn time_does_not_rise_with_the_budget() {
     let mut random = Sequence(5);
     assert_eq!(
-        rises(&[residual(&mut random, 4, 4), unet(3, false)], 8),
+        rises(&[residual(&mut random, 4, 4), unet(3, false)], 8, 1),
         (0, 0.0)
     );
 }
 
 #[test]
-#[ignore = "takes half a minute"]
+#[ignore = "takes minutes"]
 fn time_hardly_ever_rises_with_the_budget() {
     let mut random = Sequence(5);
     let graphs = [
@@ -192,13 +193,15 @@ fn time_hardly_ever_rises_with_the_budget() {
         equal_steps(60),
         any(&mut random, 30),
     ];
-    let (rises, most) = rises(&graphs, 40);
-    println!("{rises} of 400 rise, by {most} of the recorded time at most");
-    assert!(rises <= 6 && most < 0.03, "{rises}, {most}");
+    let (number, most) = rises(&graphs, 40, 1);
+    println!("{number} of 400 rise, by {most} of the recorded time at most");
+    assert!(number <= 6 && most < 0.03, "{number}, {most}");
+    // With several turns it never does.
+    assert_eq!(rises(&graphs, 40, 4), (0, 0.0));
 }
 
 /// How often the time rises from one budget to the next of so many, and what is then added to the recorded time at most.
-fn rises(graphs: &[Graph], budgets: u64) -> (usize, f64) {
+fn rises(graphs: &[Graph], budgets: u64, effort: u32) -> (usize, f64) {
     let (mut rises, mut most) = (0, 0.0_f64);
     for graph in graphs {
         let least = leanest(graph).simulated.peak.0;
@@ -206,7 +209,7 @@ fn rises(graphs: &[Graph], budgets: u64) -> (usize, f64) {
         let mut best = f64::INFINITY;
         for part in 0..=budgets {
             let budget = Bytes(least + (recorded.peak.0 - least) * part / budgets);
-            let added = added(graph, budget, &recorded);
+            let added = added(graph, (budget, effort), &recorded);
             if added > best + 1e-9 {
                 (rises, most) = (rises + 1, most.max(added - best));
             }
@@ -243,9 +246,9 @@ fn other_numbers_and_tensors_without_bytes_change_nothing() {
         let recorded = simulate(graph, &Program::recorded(graph).unwrap());
         for tenths in [8, 6] {
             let budget = Bytes(recorded.peak.0 * tenths / 10);
-            let own = added(graph, budget, &recorded);
+            let own = added(graph, (budget, 1), &recorded);
             for other in [&reversed, &zero] {
-                let other = added(other, budget, &recorded);
+                let other = added(other, (budget, 1), &recorded);
                 assert!(
                     (own - other).abs() <= 1e-9,
                     "{tenths} tenths: {own} and {other}"
