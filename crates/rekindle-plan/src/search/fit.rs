@@ -180,7 +180,7 @@ impl<'a> Search<'a> {
     }
 
     /// The bytes that a run frees, if they are enough and it can run at an earlier place: this takes no time, but many small ones,
-    /// or the first of a fit from a start, spoil the order for others. So only rounds do it, which are blind by chance.
+    /// or the first of a fit from a start, spoil the order for others. So only rounds and further turns do it.
     fn earlier(&mut self, run: u32, place: Key) -> Option<i64> {
         let freed = -self.runs.nodes[run as usize].change[0];
         let may = self.blinks > 0.0 && !self.runs.op(run).fixed && freed >= self.enough();

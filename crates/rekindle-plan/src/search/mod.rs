@@ -21,7 +21,7 @@
 //!
 //! Random numbers are the same in every run, and fits and rounds end after a count of the work done, not by a clock: the same
 //! graph gives the same program again, and planning ends, also where evictions make others necessary without end. One eviction
-//! costs O(values near the moment, times the closures examined), one change of a run O(degree log n).
+//! costs O(values near the moment, times the closures examined), one change of a run O(degree log n + length of its bucket).
 //!
 //! What it does not do: prove a program optimal, split operations, or overlap transfers with computation.
 
