@@ -50,14 +50,10 @@ pub fn stages(stages: &[Stage]) -> Table {
 
 /// One line on the plan of a step in so many parts of its batch.
 pub fn plan_line(plan: &PlanSummary, parts: usize) -> String {
-    let shape = match &plan.segments {
-        Some(segments) if segments.len() > 1 => {
-            let stages = segments[segments.len() - 1].1.0 + 1;
-            format!(
-                "{} segments of {}",
-                segments.len(),
-                several(stages, "stage")
-            )
+    let shape = match plan.segments.as_deref() {
+        Some(segments @ [_, .., (_, last)]) => {
+            let stages = several(last.0 + 1, "stage");
+            format!("{} segments of {stages}", segments.len())
         }
         Some(_) => "nothing is recomputed".into(),
         None => format!(

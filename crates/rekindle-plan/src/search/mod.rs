@@ -120,7 +120,7 @@ impl Search<'_> {
         let (net, work) = (self.net, self.work);
         let mut best = net.recorded();
         for start in (0..).map_while(start) {
-            let quick = net.seconds(&start) <= self.most_seconds && self.fitted(&start);
+            let quick = net.seconds(&start) <= self.most_seconds && self.fitted(&start, 0.0);
             if quick && SLOWER * self.runs.seconds < self.most_seconds {
                 (self.most_seconds, best) = (SLOWER * self.runs.seconds, self.runs.order());
             }
@@ -128,19 +128,19 @@ impl Search<'_> {
         self.most_seconds = f64::INFINITY;
         let turns = (work / (WORK_OF_ONE * net.ranks as u64)).max(1);
         let found = (0..turns).filter_map(|turn| {
-            if turn == 0 || !self.fitted(&net.recorded()) {
+            let blinks = (turn > 0).then(|| MOST_BLINKS * self.random.random::<f64>());
+            if !blinks.is_some_and(|blinks| self.fitted(&net.recorded(), blinks)) {
                 self.start(&best);
             }
-            let found = self.anneal(work / turns, false);
-            self.blinks = MOST_BLINKS * self.random.random::<f64>();
-            found
+            self.anneal(work / turns, false)
         });
         found.min_by(|one, other| net.seconds(one).total_cmp(&net.seconds(other)))
     }
 
-    /// Fits and prunes the program of a list of operations. Whether that succeeds.
-    fn fitted(&mut self, start: &[u32]) -> bool {
+    /// Fits and prunes the program of a list of operations, blind to evictions by a chance. Whether that succeeds.
+    fn fitted(&mut self, start: &[u32], blinks: f64) -> bool {
         self.start(start);
+        self.blinks = blinks;
         let fits = self.fit(usize::MAX, START_WORK);
         self.blinks = 0.0;
         if fits {

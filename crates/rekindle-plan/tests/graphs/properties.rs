@@ -1,4 +1,5 @@
 //! What holds for every graph: the two simulators agree, plans fit, and nothing that is needed is missing.
+use crate::frontier::times;
 use crate::graph_support::graphs::{
     Sequence, any, equal_steps, residual, training, transformer, unet,
 };
@@ -160,9 +161,8 @@ fn any_seed() -> impl Strategy<Value = u64> {
 }
 
 /// What is added to the time, as a share of it.
-fn added(graph: &Graph, (budget, effort): (Bytes, u32), recorded: &Simulated) -> f64 {
-    let request = Request::within(budget);
-    let plan = plan_graph(graph, &Request { effort, ..request }).unwrap();
+fn added(graph: &Graph, budget: Bytes, recorded: &Simulated) -> f64 {
+    let plan = plan_graph(graph, &Request::within(budget)).unwrap();
     assert!(plan.simulated.peak <= budget);
     plan.simulated.time.0 / recorded.time.0 - 1.0
 }
@@ -178,7 +178,7 @@ fn time_does_not_rise_with_the_budget() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes: `.ci/full` runs it"]
 fn time_hardly_ever_rises_with_the_budget() {
     let mut random = Sequence(5);
     let graphs = [
@@ -204,18 +204,14 @@ fn time_hardly_ever_rises_with_the_budget() {
 fn rises(graphs: &[Graph], budgets: u64, effort: u32) -> (usize, f64) {
     let (mut rises, mut most) = (0, 0.0_f64);
     for graph in graphs {
-        let least = leanest(graph).simulated.peak.0;
-        let recorded = simulate(graph, &Program::recorded(graph).unwrap());
         let mut best = f64::INFINITY;
-        for part in 0..=budgets {
-            let budget = Bytes(least + (recorded.peak.0 - least) * part / budgets);
-            let added = added(graph, (budget, effort), &recorded);
-            if added > best + 1e-9 {
-                (rises, most) = (rises + 1, most.max(added - best));
+        for time in times(graph, budgets, effort) {
+            if time > best + 1e-9 {
+                (rises, most) = (rises + 1, most.max(time - best));
             }
-            best = best.min(added);
+            best = best.min(time);
         }
-        assert!(best <= 0.0);
+        assert!(best <= 1.0);
     }
     (rises, most)
 }
@@ -246,9 +242,9 @@ fn other_numbers_and_tensors_without_bytes_change_nothing() {
         let recorded = simulate(graph, &Program::recorded(graph).unwrap());
         for tenths in [8, 6] {
             let budget = Bytes(recorded.peak.0 * tenths / 10);
-            let own = added(graph, (budget, 1), &recorded);
+            let own = added(graph, budget, &recorded);
             for other in [&reversed, &zero] {
-                let other = added(other, (budget, 1), &recorded);
+                let other = added(other, budget, &recorded);
                 assert!(
                     (own - other).abs() <= 1e-9,
                     "{tenths} tenths: {own} and {other}"
