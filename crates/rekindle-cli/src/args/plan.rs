@@ -61,7 +61,7 @@ pub struct PlanArgs {
         ]
     )]
     pub graph: Option<PathBuf>,
-    /// Search N times as long as usual (a quarter of a second, or more for large models) for a faster plan
+    /// Search N times as long as usual (about a second) for a faster plan
     #[arg(
         long,
         value_name = "N",

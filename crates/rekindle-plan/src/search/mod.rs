@@ -13,9 +13,8 @@
 //! 3. **Anneal**: ruin and recreate (Schrimpf et al. 2000, J. Computational Physics 159) with simulated annealing: a round takes
 //!    out some runs near each other, may move some to where their inputs and readers allow, or back to where they were recorded,
 //!    fits the program again, blind to evictions by chance, and prunes what it touched. A slower program is kept with a
-//!    probability that falls. As long as there are bytes above the budget, rounds lower these first. Where effort gives more
-//!    work than one turn takes, each further one fits the recorded order, blind to evictions by chance (Feo & Resende 1995,
-//!    J. Global Optimization 6), and anneals that.
+//!    probability that falls. As long as there are bytes above the budget, rounds lower these first. Each further turn fits
+//!    the recorded order, blind to evictions by chance (Feo & Resende 1995, J. Global Optimization 6), and anneals that.
 //!
 //! The program with the smallest peak is found in the same way, in steps down from the peak of a program over stages.
 //!
@@ -43,7 +42,7 @@ use fit::Search;
 use net::Net;
 use runs::{Room, Runs, bucket, key};
 
-/// The work of a turn for each operation, and of a search at most: about a quarter of a second.
+/// The work of a turn for each operation, and at most, about a quarter of a second; a search of a small graph has up to four.
 const WORK_OF_ONE: u64 = 150_000;
 const MOST_WORK: u64 = 14_000_000;
 /// At least so much for each operation where the smallest peak is searched, as far as one start may do it.
@@ -77,8 +76,9 @@ pub(crate) fn search(
         device: request.most_bytes().signed() - graph.fixed_bytes.signed(),
         host: link.map_or(0, |link| link.host_bytes.signed()),
     };
-    let usual = MOST_WORK.min(WORK_OF_ONE * net.ranks as u64);
-    let work = usual * u64::from(request.effort.max(1));
+    let ranks = net.ranks.max(1) as u64;
+    let turn = MOST_WORK.min(WORK_OF_ONE * ranks);
+    let work = turn * (1000 / ranks).clamp(1, 4) * u64::from(request.effort.max(1));
     let within = |net: &Net<'_>, start: &dyn Fn(usize) -> Option<Vec<u32>>| {
         let mut room = room;
         // A view that runs again, or an update that waits for one, may take more than the search has counted.
@@ -101,8 +101,8 @@ pub(crate) fn search(
     }
     let start = net.order(&start_of_smallest()?);
     net.ops.iter_mut().for_each(|op| op.seconds = 1.0);
-    let usual = usual.max(START_WORK.min(STEPS_OF_ONE * net.ranks as u64));
-    let leanest = Search::new(&net, room, usual).smallest(start);
+    let most = turn.max(START_WORK.min(STEPS_OF_ONE * ranks));
+    let leanest = Search::new(&net, room, most).smallest(start);
     let plan = net.plan(&leanest)?;
     if plan.simulated.peak > request.most_bytes() {
         return Ok(plan);

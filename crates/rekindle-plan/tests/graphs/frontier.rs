@@ -7,15 +7,14 @@ use rekindle_plan::graph::{GraphPlan, Program, plan_graph, simulate};
 use rekindle_plan::{Bytes, Graph, Planner, Request};
 
 /// The times of plans at budgets from the smallest to the recorded peak, in recorded times.
-pub fn times(graph: &Graph, budgets: u64, effort: u32) -> Vec<f64> {
+pub fn times(graph: &Graph, budgets: u64) -> Vec<f64> {
     graph.validate().unwrap();
     let least = leanest(graph).simulated;
     let recorded = simulate(graph, &Program::recorded(graph).unwrap());
     let budgets =
         (0..=budgets).map(|part| least.peak.0 + (recorded.peak.0 - least.peak.0) * part / budgets);
     let times = budgets.map(|budget| {
-        let request = Request::within(Bytes(budget));
-        let plan = plan_graph(graph, &Request { effort, ..request }).unwrap();
+        let plan = plan_graph(graph, &Request::within(Bytes(budget))).unwrap();
         assert!(plan.simulated.peak.0 <= budget);
         plan.simulated.time.0 / recorded.time.0
     });
@@ -37,7 +36,7 @@ fn frontiers_of_six_graphs() {
     for (name, graph) in graphs {
         let started = Instant::now();
         let budgets = if graph.operations.len() < 1000 { 40 } else { 4 };
-        let times = times(&graph, budgets, 1);
+        let times = times(&graph, budgets);
         let rises = times.windows(2).filter(|pair| pair[1] > pair[0]).count();
         let mean = times.iter().sum::<f64>() / times.len() as f64;
         let seconds = started.elapsed().as_secs_f64() / times.len() as f64;

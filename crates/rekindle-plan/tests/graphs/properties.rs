@@ -167,19 +167,19 @@ fn added(graph: &Graph, budget: Bytes, recorded: &Simulated) -> f64 {
     plan.simulated.time.0 / recorded.time.0 - 1.0
 }
 
-/// A search is partly random: with more room it may end slower. These do not.
+/// A search is partly random: with more room it may end slower. That is rare enough for no step of these to be one.
 #[test]
 fn time_does_not_rise_with_the_budget() {
     let mut random = Sequence(5);
     assert_eq!(
-        rises(&[residual(&mut random, 4, 4), unet(3, false)], 8, 1),
+        rises(&[residual(&mut random, 4, 4), unet(3, false)], 8),
         (0, 0.0)
     );
 }
 
 #[test]
 #[ignore = "takes minutes: `.ci/full` runs it"]
-fn time_hardly_ever_rises_with_the_budget() {
+fn time_does_not_rise_over_40_budgets_of_ten_graphs() {
     let mut random = Sequence(5);
     let graphs = [
         residual(&mut random, 4, 4),
@@ -193,19 +193,15 @@ fn time_hardly_ever_rises_with_the_budget() {
         equal_steps(60),
         any(&mut random, 30),
     ];
-    let (number, most) = rises(&graphs, 40, 1);
-    println!("{number} of 400 rise, by {most} of the recorded time at most");
-    assert!(number <= 6 && most < 0.03, "{number}, {most}");
-    // With several turns it never does.
-    assert_eq!(rises(&graphs, 40, 4), (0, 0.0));
+    assert_eq!(rises(&graphs, 40), (0, 0.0));
 }
 
 /// How often the time rises from one budget to the next of so many, and what is then added to the recorded time at most.
-fn rises(graphs: &[Graph], budgets: u64, effort: u32) -> (usize, f64) {
+fn rises(graphs: &[Graph], budgets: u64) -> (usize, f64) {
     let (mut rises, mut most) = (0, 0.0_f64);
     for graph in graphs {
         let mut best = f64::INFINITY;
-        for time in times(graph, budgets, effort) {
+        for time in times(graph, budgets) {
             if time > best + 1e-9 {
                 (rises, most) = (rises + 1, most.max(time - best));
             }
