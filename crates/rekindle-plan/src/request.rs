@@ -86,7 +86,7 @@ pub struct Request {
     pub planner: Planner,
     /// The link to host memory, for the planner `auto`; `None` where tensors stay on the device.
     pub link: Option<Link>,
-    /// How many times the usual work a search may do: about a second for 100 to 250 operations, a quarter for 1,000, a second for
+    /// How many times the usual work a search may do: about a second for up to 250 operations, a quarter for 1,000, a second for
     /// 10,000. At least 1.
     pub effort: u32,
 }

@@ -76,7 +76,7 @@ pub(crate) fn search(
         device: request.most_bytes().signed() - graph.fixed_bytes.signed(),
         host: link.map_or(0, |link| link.host_bytes.signed()),
     };
-    let ranks = net.ranks.max(1) as u64;
+    let ranks = net.ranks as u64;
     let turn = MOST_WORK.min(WORK_OF_ONE * ranks);
     let work = turn * (1000 / ranks).clamp(1, 4) * u64::from(request.effort.max(1));
     let within = |net: &Net<'_>, start: &dyn Fn(usize) -> Option<Vec<u32>>| {
