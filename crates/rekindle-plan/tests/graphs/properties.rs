@@ -5,6 +5,7 @@ use crate::graph_support::graphs::{
 };
 use crate::graph_support::{leanest, naive};
 use proptest::prelude::*;
+use rayon::prelude::*;
 use rekindle_plan::graph::{
     Graph, OperationId, PlanError, Program, Simulated, Stages, Tensor, TensorId, borders,
     plan_graph, simulate,
@@ -199,9 +200,13 @@ fn time_does_not_rise_over_40_budgets_of_ten_graphs() {
 /// How often the time rises from one budget to the next of so many, and what is then added to the recorded time at most.
 fn rises(graphs: &[Graph], budgets: u64) -> (usize, f64) {
     let (mut rises, mut most) = (0, 0.0_f64);
-    for graph in graphs {
+    let all: Vec<Vec<f64>> = graphs
+        .par_iter()
+        .map(|graph| times(graph, budgets))
+        .collect();
+    for times in all {
         let mut best = f64::INFINITY;
-        for time in times(graph, budgets) {
+        for time in times {
             if time > best + 1e-9 {
                 (rises, most) = (rises + 1, most.max(time - best));
             }
