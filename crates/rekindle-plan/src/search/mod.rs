@@ -42,7 +42,7 @@ use fit::Search;
 use net::Net;
 use runs::{Room, Runs, bucket, key};
 
-/// The work of a turn for each operation, and at most, about a quarter of a second; a search of a small graph has up to four.
+/// The work of a turn for each operation, and of a search: about a quarter of a second, and up to four times that for small graphs.
 const WORK_OF_ONE: u64 = 150_000;
 const MOST_WORK: u64 = 14_000_000;
 /// At least so much for each operation where the smallest peak is searched, as far as one start may do it.
@@ -77,8 +77,8 @@ pub(crate) fn search(
         host: link.map_or(0, |link| link.host_bytes.signed()),
     };
     let ranks = net.ranks as u64;
-    let turn = MOST_WORK.min(WORK_OF_ONE * ranks);
-    let work = turn * (1000 / ranks).clamp(1, 4) * u64::from(request.effort.max(1));
+    let quarter = MOST_WORK.min(WORK_OF_ONE * ranks);
+    let work = quarter * (1000 / ranks).clamp(1, 4) * u64::from(request.effort.max(1));
     let within = |net: &Net<'_>, start: &dyn Fn(usize) -> Option<Vec<u32>>| {
         let mut room = room;
         // A view that runs again, or an update that waits for one, may take more than the search has counted.
@@ -101,7 +101,7 @@ pub(crate) fn search(
     }
     let start = net.order(&start_of_smallest()?);
     net.ops.iter_mut().for_each(|op| op.seconds = 1.0);
-    let most = turn.max(START_WORK.min(STEPS_OF_ONE * ranks));
+    let most = quarter.max(START_WORK.min(STEPS_OF_ONE * ranks));
     let leanest = Search::new(&net, room, most).smallest(start);
     let plan = net.plan(&leanest)?;
     if plan.simulated.peak > request.most_bytes() {
